@@ -59,10 +59,9 @@ fn main() {
     ] {
         let cells = cells(precision, symbols);
         let env = WorkerEnv {
-            team: SharedTeam::new(Team::with_threads(threads).unwrap()),
-            rows: ROWS,
             steps: STEPS,
             step_rows: ROWS * STEPS,
+            ..WorkerEnv::one_step(SharedTeam::new(Team::with_threads(threads).unwrap()), ROWS)
         };
         let mut taking_steps = 0;
         for (_, cell) in cells.iter() {

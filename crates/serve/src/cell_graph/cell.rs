@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{CellCost, Ports};
-use cellstream::execute::Steps;
 use cellstream::execute::team::SharedTeam;
+use cellstream::execute::{ResidentModel, ResidentRoom, Steps};
 use cellstream::kernels::{RowsMut, RowsRef};
 
 /// Why a cell could not be prepared, or did not compute.
@@ -35,6 +35,24 @@ pub struct WorkerEnv {
     pub steps: usize,
     /// Maximum rows of all steps of a batch together; batches of one step may have more.
     pub step_rows: usize,
+    /// The number of the worker, from 0: of several devices a cell uses one for each worker.
+    pub worker: usize,
+    /// Maximum number of tasks that the worker gets at once, further steps not counted.
+    pub tasks_at_once: usize,
+}
+
+impl WorkerEnv {
+    /// The first worker, with batches of one step of up to `rows` rows.
+    pub fn one_step(team: SharedTeam, rows: usize) -> WorkerEnv {
+        WorkerEnv {
+            team,
+            rows,
+            steps: 1,
+            step_rows: rows,
+            worker: 0,
+            tasks_at_once: 1,
+        }
+    }
 }
 
 /// The memory layout of the rows of a batch.
@@ -108,6 +126,21 @@ pub trait Cell: Send + Sync {
     /// # Errors
     /// [`CellError`] with the cause.
     fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError>;
+
+    /// Prepares the cell on a device that keeps its states, if it has one; then
+    /// [`prepare`](Cell::prepare) is not called. The cell has one input, the states of the
+    /// [`ResidentModel`] and no output but that model's.
+    ///
+    /// # Errors
+    /// [`CellError`] with the cause.
+    fn prepare_resident(
+        &self,
+        env: &WorkerEnv,
+        room: ResidentRoom,
+    ) -> Result<Option<Box<dyn ResidentModel>>, CellError> {
+        let _ = (env, room);
+        Ok(None)
+    }
 }
 
 /// A cell that is ready to run on its worker.

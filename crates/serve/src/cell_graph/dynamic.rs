@@ -24,6 +24,14 @@ pub trait DynamicGraph: Send {
     /// during the call: do not cancel the request or drop its ticket or the engine here, which
     /// would deadlock; call [`Growth::fail`].
     fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>);
+
+    /// Whether [`grow`](DynamicGraph::grow) looks at the values of a port of its node, counted as
+    /// in [`NodeOutputs`]. Those of other ports may be empty there, if they are on a device. Added
+    /// nodes may read all ports.
+    fn reads(&self, port: usize) -> bool {
+        let _ = port;
+        true
+    }
 }
 
 /// The results of a node: one row of each state and output of its cell.

@@ -40,12 +40,10 @@ pub fn calibrate(
     let worker = 0;
     let team = Team::new(cores).map_err(|why| EngineError::Team { worker, why })?;
     team.pin_caller();
-    let env = WorkerEnv {
-        team: SharedTeam::new(team),
-        rows: rows.iter().copied().max().unwrap_or(1),
-        steps: 1,
-        step_rows: rows.iter().copied().max().unwrap_or(1),
-    };
+    let env = WorkerEnv::one_step(
+        SharedTeam::new(team),
+        rows.iter().copied().max().unwrap_or(1),
+    );
     let calibrations = cells.iter().map(|(_, cell)| {
         let failed = |why: CellError| EngineError::Cell {
             worker,

@@ -47,7 +47,7 @@ use super::worker::Worker;
 use answer::AnswerSender;
 use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
 use parts::{PartCallback, Parts};
-use prepare::{ModelSetup, StepLimits, prepare_all};
+use prepare::{ModelSetup, TaskLimits, prepare_all};
 use replies::{Callback, Job};
 use shared::Shared;
 
@@ -158,7 +158,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     /// The first model.
     model: Model,
-    step_limits: StepLimits,
+    step_limits: TaskLimits,
     /// By worker.
     teams: Vec<SharedTeam>,
     threads: Vec<JoinHandle<()>>,
@@ -222,7 +222,7 @@ impl Engine {
         policy: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
         options.check()?;
-        let prepared = ModelSetup::new(cells, &model.sizes, StepLimits::new(options))?;
+        let prepared = ModelSetup::new(cells, &model.sizes, TaskLimits::new(options))?;
         let cores = options.workers.take();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         let workers = cores.len();
@@ -241,7 +241,7 @@ impl Engine {
         let mut engine = Engine {
             model: Model::new(&shared, Arc::clone(&first), &name),
             shared,
-            step_limits: StepLimits::new(options),
+            step_limits: TaskLimits::new(options),
             teams: Vec::new(),
             threads: Vec::new(),
             replies: None,

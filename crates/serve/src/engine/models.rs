@@ -11,11 +11,11 @@
 //!          report removals; the last worker notifies `idle`                         lock
 //! ```
 //!
-//! **A task before its cells**: a worker asks for tasks only while its list is empty, under the same
-//! lock. The scheduler knows no model whose cells are not in the lists.
+//! **A task before its cells**: a worker asks for tasks only while its list is empty, under the
+//! same lock. The scheduler knows no model whose cells are not in the lists.
 //!
-//! **A task after its cells**: a worker takes its list only without a task. The scheduler has no
-//! request of the model then, so it forms none.
+//! **A task after its cells**: a worker takes its list only without a task, also in flight on a
+//! device. The scheduler has no request of the model then, so it forms none.
 //!
 //! **An end that nobody replies to**: a worker takes the ended requests of its last report before it
 //! releases the lock for its changes, as everywhere.
@@ -36,7 +36,7 @@ use super::{EngineError, Reply};
 use crate::cell_graph::CellId;
 use crate::scheduler::{ModelKey, ModelShare, RequestKey, Task, WorkerId};
 use crate::sync::{MutexGuard, PoisonError};
-use crate::worker::{CellRunner, ModelCells, Spent, Worker};
+use crate::worker::{ModelCells, Runner, Spent, Worker};
 use cellstream::execute::team::catch_panic;
 
 /// What the engine knows of a model beside the scheduler.
@@ -64,7 +64,7 @@ enum Stage {
 
 /// A change of the cells of a worker.
 pub(super) enum Change {
-    Insert(Arc<ModelCells>, Vec<CellRunner<Reply>>),
+    Insert(Arc<ModelCells>, Vec<Runner<Reply>>),
     Remove(Arc<ModelCells>),
 }
 
@@ -93,7 +93,7 @@ impl Shared {
         name: &Arc<str>,
         prepared: &ModelSetup,
         share: ModelShare,
-        runners: Vec<Vec<CellRunner<Reply>>>,
+        runners: Vec<Vec<Runner<Reply>>>,
     ) -> Result<Arc<ModelCells>, EngineError> {
         let mut state = self.lock();
         if state.stopping {

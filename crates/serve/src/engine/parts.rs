@@ -123,6 +123,10 @@ impl DynamicGraph for Sending {
             more.defer(move || parts.deliver());
         }
     }
+
+    fn reads(&self, port: usize) -> bool {
+        self.grow.reads(port)
+    }
 }
 
 impl Request {

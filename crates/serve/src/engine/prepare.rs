@@ -6,7 +6,7 @@ use super::{EngineError, EngineOptions, Reply};
 use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
 use crate::policy::PolicyKind;
 use crate::scheduler::{ModelError, Scheduler};
-use crate::worker::CellRunner;
+use crate::worker::Runner;
 use cellstream::execute::team::{SharedTeam, catch_panic};
 
 /// The cells of a model with their costs and largest batches, for which buffers are allocated.
@@ -15,29 +15,33 @@ pub(super) struct ModelSetup {
     pub costs: Vec<CellCost>,
     /// Maximum number of steps of the batches of each cell.
     pub steps: Vec<usize>,
-    pub limits: StepLimits,
+    pub limits: TaskLimits,
 }
 
-/// Limits of the steps of a batch.
+/// Limits of the tasks of a worker.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepLimits {
+pub(super) struct TaskLimits {
     /// Maximum number of steps.
     steps: usize,
     /// Maximum rows of all steps together.
     rows: usize,
+    /// Maximum number of tasks at once.
+    tasks: usize,
 }
 
-impl StepLimits {
+impl TaskLimits {
     /// Those of the options.
-    pub fn new(options: &EngineOptions) -> StepLimits {
+    pub fn new(options: &EngineOptions) -> TaskLimits {
         match options.policy {
-            PolicyKind::EBatch => StepLimits {
+            PolicyKind::EBatch => TaskLimits {
                 steps: options.batch_steps.most(),
                 rows: usize::MAX,
+                tasks: options.tasks_at_once,
             },
-            _ => StepLimits {
+            _ => TaskLimits {
                 steps: options.steps_at_once.min(Scheduler::STEP_ROWS),
                 rows: Scheduler::STEP_ROWS,
+                tasks: options.tasks_at_once,
             },
         }
     }
@@ -48,7 +52,7 @@ impl ModelSetup {
     pub fn new(
         cells: Cells,
         sizes: &[BatchSizes],
-        limits: StepLimits,
+        limits: TaskLimits,
     ) -> Result<ModelSetup, EngineError> {
         let costs = costs(&cells, sizes)?;
         let steps = |(_, cell): (_, &Arc<dyn Cell>)| match cell.supports_multiple_steps()
@@ -67,11 +71,7 @@ impl ModelSetup {
     }
 
     /// Prepares the cells for a worker with this team.
-    pub fn on(
-        &self,
-        worker: usize,
-        team: &SharedTeam,
-    ) -> Result<Vec<CellRunner<Reply>>, EngineError> {
+    pub fn on(&self, worker: usize, team: &SharedTeam) -> Result<Vec<Runner<Reply>>, EngineError> {
         let cells = self.cells.iter().zip(self.costs.iter().zip(&self.steps));
         let runners = cells.map(|((_, cell), (cost, &steps))| {
             let env = WorkerEnv {
@@ -79,8 +79,10 @@ impl ModelSetup {
                 rows: cost.rows.max,
                 steps,
                 step_rows: self.limits.rows,
+                worker,
+                tasks_at_once: self.limits.tasks,
             };
-            CellRunner::new(Arc::clone(cell), env).map_err(|why| EngineError::Cell {
+            Runner::new(Arc::clone(cell), env).map_err(|why| EngineError::Cell {
                 worker,
                 cell: cell.name().into(),
                 why,
@@ -95,7 +97,7 @@ impl ModelSetup {
 pub(super) fn prepare_all(
     prepared: &ModelSetup,
     teams: &[SharedTeam],
-) -> Result<Vec<Vec<CellRunner<Reply>>>, EngineError> {
+) -> Result<Vec<Vec<Runner<Reply>>>, EngineError> {
     std::thread::scope(|scope| {
         let threads = teams.iter().enumerate().map(|(worker, team)| {
             let prepare = move || {

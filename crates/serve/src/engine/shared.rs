@@ -13,11 +13,13 @@
 //! ```text
 //! loop
 //!   │ report the last task; poll tasks if none is left; take the ended requests
-//!   │ no task, and changes of its cells: make these without the lock, and begin again
+//!   │ no task, none in flight on a device, and changes of its cells: make these without the
+//!   │     lock, and begin again; until then no tasks are polled
 //!   │ nothing to do: wait at `work` until the next deadline (first, once, release memory
 //!   │     without the lock)
 //!   reply to the ended requests; evict the states that the scheduler names
-//!   run the first task and those that are further steps of its rows
+//!   run the first task and those that are further steps of its rows; of cells on a device, start
+//!     the tasks, and report one that the device has finished (`worker/resident.rs`)
 //! ```
 //!
 //! **A lost wake-up** (a worker finds no task, a request arrives, the worker sleeps): requests
@@ -284,12 +286,13 @@ impl Shared {
         // The time at which the lock was taken.
         let mut begin = Instant::now();
         loop {
-            if tasks.is_empty() {
-                if !state.changes[id.0].is_empty() {
-                    state = self.change(state, id, &mut worker);
-                    begin = Instant::now();
-                    continue;
-                }
+            let changes = !state.changes[id.0].is_empty();
+            if tasks.is_empty() && changes && worker.in_flight() == 0 {
+                state = self.change(state, id, &mut worker);
+                begin = Instant::now();
+                continue;
+            }
+            if tasks.is_empty() && !changes && worker.wants_tasks() {
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
                     let mut work = emptied.pop().unwrap_or_default();
@@ -304,7 +307,8 @@ impl Shared {
             let finished = state.take_finished();
             let spent = state.scheduler.take_spent();
             let nothing_ended = finished.is_empty() && spent.is_empty();
-            if tasks.is_empty() && evict.is_empty() && nothing_ended {
+            let has_work = !tasks.is_empty() || worker.in_flight() > 0;
+            if !has_work && evict.is_empty() && nothing_ended {
                 if state.stopping {
                     return;
                 }
@@ -339,13 +343,7 @@ impl Shared {
             for todo in &mut tasks {
                 todo.work.retain(|work| !work.values.has_ended());
             }
-            let together = worker.together(&tasks);
-            ran.extend(tasks.drain(..together));
-            // A batch of padding alone is computed, too: it is part of the cost of padding.
-            let mut outcome = match ran.first().is_some_and(|todo| todo.batch() > 0) {
-                true => worker.run(&mut ran),
-                false => Outcome::default(),
-            };
+            let mut outcome = worker.advance(&mut tasks, &mut ran);
             if !outcome.deferred.is_empty() {
                 worker.phase.set(Phase::Replies);
                 let deferred = std::mem::take(&mut outcome.deferred);

@@ -9,7 +9,7 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Ports, PreparedCell,
     RowLayout, Source, WorkerEnv,
 };
-use cellstream::execute::{Backend, PreparedModel};
+use cellstream::execute::{Backend, PreparedModel, ResidentModel, ResidentRoom};
 use cellstream::model::Model;
 use cellstream::plan::Plan;
 
@@ -73,10 +73,22 @@ impl ChainCell {
         Ok(self)
     }
 
-    /// Runs on this backend instead of the cores of each worker.
+    /// Runs on this backend instead of the cores of each worker. States stay on its device, if it
+    /// [keeps](Backend::prepare_resident) them.
     #[must_use]
-    pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> ChainCell {
-        self.recurrent.with_backend(backend);
+    pub fn with_backend(self, backend: Arc<dyn Backend>) -> ChainCell {
+        self.with_backends([backend])
+    }
+
+    /// Runs on several backends, such as the GPUs of a machine: worker `w` on the backend `w`, and
+    /// so on in turn if there are more workers. The steps of a request stay on one while it has
+    /// some in flight.
+    #[must_use]
+    pub fn with_backends(
+        mut self,
+        backends: impl IntoIterator<Item = Arc<dyn Backend>>,
+    ) -> ChainCell {
+        self.recurrent.with_backends(backends.into_iter().collect());
         self
     }
 }
@@ -105,6 +117,14 @@ impl Cell for ChainCell {
     fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
         let model = self.recurrent.prepare(env)?;
         Ok(Box::new(Prepared { model }))
+    }
+
+    fn prepare_resident(
+        &self,
+        env: &WorkerEnv,
+        room: ResidentRoom,
+    ) -> Result<Option<Box<dyn ResidentModel>>, CellError> {
+        self.recurrent.prepare_resident(env, room, None, None)
     }
 }
 

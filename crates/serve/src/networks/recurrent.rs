@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use crate::cell_graph::{CellCost, CellError, Ports, WorkerEnv};
-use cellstream::execute::{Backend, Cpu, PreparedModel};
+use cellstream::execute::{
+    Backend, Cpu, EmbeddingTable, PreparedModel, ResidentModel, ResidentNetwork,
+    ResidentProjection, ResidentRoom,
+};
+use cellstream::layers::Embedding;
 use cellstream::machine::{Level, Topology};
 use cellstream::model::{Direction, Model};
 use cellstream::plan::Plan;
@@ -15,8 +19,8 @@ pub(super) struct Recurrent {
     model: Arc<Model>,
     /// Estimated for each worker if there is none.
     plan: Option<Plan>,
-    /// The cores of each worker if there is none.
-    backend: Option<Arc<dyn Backend>>,
+    /// One for each worker, in turn; the worker's cores if there is none.
+    backends: Vec<Arc<dyn Backend>>,
 }
 
 impl Recurrent {
@@ -35,7 +39,7 @@ impl Recurrent {
         Recurrent {
             model,
             plan: None,
-            backend: None,
+            backends: Vec::new(),
         }
     }
 
@@ -85,8 +89,37 @@ impl Recurrent {
         self.states().len() - 1 - usize::from(has_cell)
     }
 
-    pub fn with_backend(&mut self, backend: Arc<dyn Backend>) {
-        self.backend = Some(backend);
+    pub fn with_backends(&mut self, backends: Vec<Arc<dyn Backend>>) {
+        self.backends = backends;
+    }
+
+    /// The backend of a worker; `None` for its cores.
+    fn backend(&self, env: &WorkerEnv) -> Option<&Arc<dyn Backend>> {
+        let number = env.worker.checked_rem(self.backends.len())?;
+        self.backends.get(number)
+    }
+
+    /// Prepares single steps on the worker's device, if it keeps states: the model between these.
+    pub fn prepare_resident(
+        &self,
+        env: &WorkerEnv,
+        room: ResidentRoom,
+        embedding: Option<&Embedding>,
+        projection: Option<ResidentProjection<'_>>,
+    ) -> Result<Option<Box<dyn ResidentModel>>, CellError> {
+        let Some(backend) = self.backend(env) else {
+            return Ok(None);
+        };
+        let network = ResidentNetwork {
+            model: &self.model,
+            embedding: embedding.map(|table| EmbeddingTable {
+                symbols: table.symbols(),
+                values: table.table(),
+            }),
+            projection,
+        };
+        let prepared = backend.prepare_resident(&network, room);
+        prepared.map_err(CellError::new)
     }
 
     /// Prepares the model for a worker, for all its batch sizes.
@@ -115,7 +148,7 @@ impl Recurrent {
         env: &WorkerEnv,
         steps: usize,
     ) -> Result<Box<dyn PreparedModel>, CellError> {
-        let prepared = match &self.backend {
+        let prepared = match self.backend(env) {
             Some(backend) => backend.prepare(&self.model, plan),
             None => Cpu::on_team(env.team.clone()).prepare(&self.model, plan),
         };
@@ -207,10 +240,9 @@ mod tests {
         }
         let team = SharedTeam::new(Team::with_threads(1).unwrap());
         let plan = recurrent.plan_at(&WorkerEnv {
-            team,
-            rows,
             steps,
             step_rows: Scheduler::STEP_ROWS,
+            ..WorkerEnv::one_step(team, rows)
         });
         plan.check(recurrent.model()).unwrap();
         let entries = plan.entries.iter();

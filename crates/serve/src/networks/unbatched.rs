@@ -46,12 +46,7 @@ impl UnbatchedRunner {
     /// The error of a cell.
     pub fn new(cells: &Cells) -> Result<UnbatchedRunner, UnbatchedError> {
         let team = Team::with_threads(1).map_err(CellError::new)?;
-        let env = WorkerEnv {
-            team: SharedTeam::new(team),
-            rows: 1,
-            steps: 1,
-            step_rows: 1,
-        };
+        let env = WorkerEnv::one_step(SharedTeam::new(team), 1);
         let prepared: Result<_, CellError> =
             cells.iter().map(|(_, cell)| cell.prepare(&env)).collect();
         Ok(UnbatchedRunner {

@@ -91,7 +91,7 @@ impl WholeCell {
     /// Runs on this backend instead of the cores of each worker.
     #[must_use]
     pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> WholeCell {
-        self.recurrent.with_backend(backend);
+        self.recurrent.with_backends(vec![backend]);
         self
     }
 }

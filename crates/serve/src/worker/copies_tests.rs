@@ -191,12 +191,7 @@ impl Run {
     fn new(graphs: &[Graph], (members, gathers): (usize, bool)) -> Run {
         let model = ModelCells::alone(cells(gathers));
         let team = SharedTeam::new(Team::with_threads(members).unwrap());
-        let env = WorkerEnv {
-            team,
-            rows: MOST_ROWS,
-            steps: 1,
-            step_rows: MOST_ROWS,
-        };
+        let env = WorkerEnv::one_step(team, MOST_ROWS);
         let mut keys = SlotMap::with_key();
         let requests = graphs.iter().map(|graph| {
             let unfolded = graph.unfold(&model.cells).unwrap();

@@ -74,12 +74,7 @@ impl One {
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
         let model = ModelCells::alone(cells);
-        let env = WorkerEnv {
-            team: SharedTeam::new(Team::new(&[0]).unwrap()),
-            rows: 4,
-            steps: 1,
-            step_rows: 4,
-        };
+        let env = WorkerEnv::one_step(SharedTeam::new(Team::new(&[0]).unwrap()), 4);
         One {
             worker: Worker::of(&model, [env]),
             key: SlotMap::with_key().insert(()),

@@ -1,7 +1,7 @@
 //! Runs the tasks of one worker on its team, and moves values from node to node.
 //!
-//! A worker has a [`CellRunner`] for each cell of all models. It uses the clock only for the times that it
-//! reports, no threads but those of its team, and no shared locks but those of the requests'
+//! A worker has a [`Runner`] for each cell of all models. It uses the clock only for the times that
+//! it reports, no threads but those of its team, and no shared locks but those of the requests'
 //! values. [`super::engine`] calls it.
 
 mod buffer_pool;
@@ -15,6 +15,7 @@ mod model_cells;
 mod passed_tests;
 mod phase;
 mod release;
+mod resident;
 mod retained_outputs;
 mod rows;
 mod runner;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 pub(super) use model_cells::ModelCells;
 pub(super) use phase::{Phase, PhaseCell};
 pub(super) use release::release;
-pub(super) use runner::{CellRunner, prepare};
+pub(super) use runner::{Runner, prepare};
 pub(super) use task_row::TaskRow;
 pub(super) use values::{RequestValues, Values};
 
@@ -41,12 +42,16 @@ use super::scheduler::{RequestKey, Scheduler, Task};
 use buffer_pool::BufferPool;
 use cellstream::execute::team::catch_panic;
 use copies::ParallelCopy;
+use resident::ResidentRunner;
 use rows::BatchRows;
+use runner::CellRunner;
 
 /// One worker; `R` is the receiver of responses.
 pub(super) struct Worker<R> {
     /// By cell of the engine; `None` where no model has one.
-    runners: Vec<Option<CellRunner<R>>>,
+    runners: Vec<Option<Runner<R>>>,
+    /// The cells of tasks that devices have not finished, oldest first.
+    in_flight: VecDeque<CellId>,
     /// One for each member of the team.
     pools: Vec<BufferPool>,
     pub phase: PhaseCell,
@@ -123,6 +128,7 @@ impl<R: Send> Worker<R> {
     pub fn new(threads: usize) -> Worker<R> {
         Worker {
             runners: Vec::new(),
+            in_flight: VecDeque::new(),
             pools: (0..threads.max(1)).map(|_| BufferPool::new()).collect(),
             phase: PhaseCell::default(),
         }
@@ -134,17 +140,19 @@ impl<R: Send> Worker<R> {
         model: &ModelCells,
         envs: impl IntoIterator<Item = crate::cell_graph::WorkerEnv>,
     ) -> Worker<R> {
-        let cells = model.cells.iter().zip(envs);
-        let runners = cells.map(|((_, cell), env)| CellRunner::new(cell.clone(), env).unwrap());
+        let envs: Vec<_> = envs.into_iter().collect();
+        let cells = model.cells.iter().zip(&envs);
+        let runners = cells.map(|((_, cell), env)| Runner::new(cell.clone(), env.clone()).unwrap());
         let runners: Vec<_> = runners.collect();
-        let mut worker = Worker::new(runners[0].team().threads());
+        let mut worker = Worker::new(envs[0].team.threads());
         worker.insert(model.first, runners);
         worker
     }
 
     /// Adds the cells of a model, of which the first has the id `first`.
-    pub fn insert(&mut self, first: CellId, runners: Vec<CellRunner<R>>) {
-        let rows = runners.iter().map(|runner| runner.rows.max_rows()).max();
+    pub fn insert(&mut self, first: CellId, runners: Vec<Runner<R>>) {
+        let on_host = || runners.iter().filter_map(Runner::on_host);
+        let rows = on_host().map(|runner| runner.rows.max_rows()).max();
         let (rows, members) = (rows.unwrap_or(0), self.pools.len());
         for (member, pool) in self.pools.iter_mut().enumerate() {
             // The first member copies small batches alone.
@@ -152,7 +160,7 @@ impl<R: Send> Worker<R> {
                 0 => rows,
                 _ => rows.div_ceil(members),
             };
-            pool.expect_rows(rows, runners.iter().flat_map(|runner| runner.rows.widths()));
+            pool.expect_rows(rows, on_host().flat_map(|runner| runner.rows.widths()));
         }
         let end = first.index() + runners.len();
         if self.runners.len() < end {
@@ -164,13 +172,100 @@ impl<R: Send> Worker<R> {
     }
 
     /// Removes the `count` cells from `first` on, to be dropped without a lock.
-    pub fn remove(&mut self, first: CellId, count: usize) -> Vec<CellRunner<R>> {
+    pub fn remove(&mut self, first: CellId, count: usize) -> Vec<Runner<R>> {
         let removed = self.runners.iter_mut().skip(first.index()).take(count);
         removed.filter_map(Option::take).collect()
     }
 
+    /// The runner of a cell in the host's memory.
     pub fn runner(&self, cell: CellId) -> Option<&CellRunner<R>> {
-        self.runners.get(cell.index())?.as_ref()
+        self.runners.get(cell.index())?.as_ref()?.on_host()
+    }
+
+    fn resident(&mut self, cell: CellId) -> Option<&mut ResidentRunner<R>> {
+        match self.runners.get_mut(cell.index())?.as_mut()? {
+            Runner::Resident(runner) => Some(runner),
+            Runner::Host(_) => None,
+        }
+    }
+
+    /// Number of tasks that devices have not finished.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether more tasks should be formed when all formed ones are started: a device always has
+    /// another step to begin with.
+    pub fn wants_tasks(&self) -> bool {
+        self.in_flight.len() <= 1
+    }
+
+    /// Takes the next step forward: runs the first of `tasks`, and those that are further steps of
+    /// its rows; or starts all that devices have room for; or waits for the task that was started
+    /// first. Tasks that ended are in `ran`.
+    pub fn advance(
+        &mut self,
+        tasks: &mut VecDeque<WorkerTask<R>>,
+        ran: &mut Vec<WorkerTask<R>>,
+    ) -> Outcome {
+        self.phase.set(Phase::Cell);
+        let mut has_started = false;
+        while let Some(first) = tasks.front() {
+            let (cell, is_empty) = (first.task.cell, first.batch() == 0);
+            let Some(runner) = self.resident(cell).filter(|_| !is_empty) else {
+                let together = self.together(tasks);
+                ran.extend(tasks.drain(..together));
+                // A batch of padding alone is computed, too: it is part of the cost of padding.
+                return match is_empty {
+                    true => Outcome::default(),
+                    false => self.run(ran),
+                };
+            };
+            if !runner.can_start(first) {
+                break;
+            }
+            let Some(first) = tasks.pop_front() else {
+                break;
+            };
+            if let Some((ended, outcome)) = self.start(cell, first) {
+                ran.push(ended);
+                return outcome;
+            }
+            has_started = true;
+        }
+        let is_waiting = !tasks.is_empty() || !has_started;
+        let Some(&oldest) = self.in_flight.front() else {
+            return Outcome::default();
+        };
+        let phase = self.phase.clone();
+        let (runners, pools) = (&mut self.runners, &mut self.pools);
+        let Some(Some(Runner::Resident(runner))) = runners.get_mut(oldest.index()) else {
+            self.in_flight.pop_front();
+            return Outcome::default();
+        };
+        if !is_waiting && !runner.is_finished() {
+            return Outcome::default();
+        }
+        self.in_flight.pop_front();
+        match runner.finish(&mut pools[0], &phase) {
+            Some((ended, outcome)) => {
+                ran.push(ended);
+                outcome
+            }
+            None => Outcome::default(),
+        }
+    }
+
+    fn start(&mut self, cell: CellId, task: WorkerTask<R>) -> Option<resident::Ended<R>> {
+        let (runners, pools) = (&mut self.runners, &mut self.pools);
+        let Some(Some(Runner::Resident(runner))) = runners.get_mut(cell.index()) else {
+            return Some((task, Outcome::default()));
+        };
+        let ended = runner.start(task, &mut pools[0]);
+        if ended.is_none() {
+            self.in_flight.push_back(cell);
+        }
+        ended
     }
 
     /// Number of tasks, from the first on, that run as one batch: further steps of the rows of the
@@ -207,7 +302,7 @@ impl<R: Send> Worker<R> {
         let (cell, padding) = (task.cell, task.padding);
         let begin = Instant::now();
         self.phase.set(Phase::Cell);
-        let Some(Some(runner)) = self.runners.get_mut(cell.index()) else {
+        let Some(Some(Runner::Host(runner))) = self.runners.get_mut(cell.index()) else {
             debug_assert!(work.is_empty(), "a removed model has no requests");
             return outcome;
         };
@@ -264,13 +359,19 @@ impl<R: Send> Worker<R> {
     /// Stores the states of a request with it, for other workers.
     pub fn evict(&mut self, request: RequestKey) {
         for runner in self.runners.iter_mut().flatten() {
-            runner.rows.evict_request(request, &mut self.pools[0]);
+            match runner {
+                Runner::Host(runner) => runner.rows.evict_request(request, &mut self.pools[0]),
+                Runner::Resident(runner) => runner.evict_request(request, &mut self.pools[0]),
+            }
         }
     }
 
     /// Whether there is memory to [release](Worker::release_memory).
     pub fn holds_memory(&self) -> bool {
-        let holds_ended = |runner: &CellRunner<R>| runner.rows.holds_ended();
+        let holds_ended = |runner: &Runner<R>| match runner {
+            Runner::Host(runner) => runner.rows.holds_ended(),
+            Runner::Resident(runner) => runner.holds_ended(),
+        };
         let mut runners = self.runners.iter().flatten();
         !self.pools.iter().all(BufferPool::is_empty) || runners.any(holds_ended)
     }
@@ -279,7 +380,10 @@ impl<R: Send> Worker<R> {
     pub fn release_memory(&mut self) {
         self.pools.iter_mut().for_each(BufferPool::clear);
         for runner in self.runners.iter_mut().flatten() {
-            runner.rows.forget_ended();
+            match runner {
+                Runner::Host(runner) => runner.rows.forget_ended(),
+                Runner::Resident(runner) => runner.forget_ended(),
+            }
         }
     }
 

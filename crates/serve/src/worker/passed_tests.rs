@@ -42,12 +42,7 @@ impl One {
         let unfolded = graph.unfold(&cells).unwrap();
         let values = Values::new(graph, &unfolded, None, &cells, ());
         let model = ModelCells::alone(cells);
-        let env = WorkerEnv {
-            team: SharedTeam::new(Team::with_threads(threads).unwrap()),
-            rows,
-            steps: 1,
-            step_rows: rows,
-        };
+        let env = WorkerEnv::one_step(SharedTeam::new(Team::with_threads(threads).unwrap()), rows);
         One {
             worker: Worker::of(&model, [env.clone(), env]),
             key: SlotMap::with_key().insert(()),

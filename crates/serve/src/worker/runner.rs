@@ -1,14 +1,42 @@
-//! One cell at one worker: its weights and its rows.
+//! One cell at one worker: its weights and its rows, in the host's memory or on a device.
 
 use std::sync::Arc;
 
 use super::WorkerTask;
+use super::resident::ResidentRunner;
 use super::rows::BatchRows;
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, PreparedCell, WorkerEnv};
 use cellstream::execute::team::{SharedTeam, catch_panic, without_pin};
 
-/// See the [module](self).
+/// A cell at a worker.
+pub(crate) enum Runner<R> {
+    /// Values and states are in the host's memory.
+    Host(Box<CellRunner<R>>),
+    /// States stay on a device.
+    Resident(Box<ResidentRunner<R>>),
+}
+
+impl<R: Send> Runner<R> {
+    /// Capacity for `env.rows` rows, on the cell's device if it keeps states.
+    pub fn new(cell: Arc<dyn Cell>, env: WorkerEnv) -> Result<Runner<R>, CellError> {
+        let resident = without_pin(|| ResidentRunner::new(&cell, &env))?;
+        Ok(match resident {
+            Some(resident) => Runner::Resident(Box::new(resident)),
+            None => Runner::Host(Box::new(CellRunner::new(cell, env)?)),
+        })
+    }
+
+    /// The runner in the host's memory, if it is one.
+    pub fn on_host(&self) -> Option<&CellRunner<R>> {
+        match self {
+            Runner::Host(runner) => Some(runner),
+            Runner::Resident(_) => None,
+        }
+    }
+}
+
+/// A cell that runs in the host's memory.
 pub(crate) struct CellRunner<R> {
     cell: Arc<dyn Cell>,
     env: WorkerEnv,
@@ -71,7 +99,7 @@ pub(crate) fn prepare(
 }
 
 /// Calls a function of a cell, which may panic.
-fn attempt<T>(
+pub(super) fn attempt<T>(
     cell: &dyn Cell,
     work: impl FnOnce() -> Result<T, CellError>,
 ) -> Result<T, RequestError> {

@@ -69,12 +69,7 @@ fn run(graph: Graph, batches: &[&[usize]], padding: usize) -> (Vec<Vec<usize>>, 
     let values = Values::new(graph, &unfolded, None, &cells, ());
     let model = ModelCells::alone(cells);
     let values = Arc::new(RequestValues::new(&model, values));
-    let env = WorkerEnv {
-        team: SharedTeam::new(Team::new(&[0]).unwrap()),
-        rows: 4,
-        steps: 1,
-        step_rows: 4,
-    };
+    let env = WorkerEnv::one_step(SharedTeam::new(Team::new(&[0]).unwrap()), 4);
     let mut worker = Worker::of(&model, [env]);
     let request = SlotMap::with_key().insert(());
     let (mut addresses, mut failed) = (Vec::new(), 0);

@@ -35,10 +35,9 @@ fn chains_of(ports: Ports, count: usize) -> Chains {
     let team = SharedTeam::new(Team::new(&[0]).unwrap());
     let model = ModelCells::alone(cells);
     let env = WorkerEnv {
-        team,
-        rows: 4,
         steps: 3,
         step_rows: 4 * 3,
+        ..WorkerEnv::one_step(team, 4)
     };
     let mut chains = Chains {
         worker: Worker::of(&model, [env]),

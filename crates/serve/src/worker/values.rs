@@ -353,6 +353,11 @@ impl<R> Values<R> {
         self.nodes[node.index()].watched
     }
 
+    /// Whether `node` is watched, and its `DynamicGraph` looks at this port.
+    pub fn is_looked_at(&self, node: NodeId, port: usize) -> bool {
+        self.is_watched(node) && self.grow.as_ref().is_some_and(|grow| grow.reads(port))
+    }
+
     /// Whether `node` can be computed in one batch with `before`: it continues from its states in
     /// place, they have no other reader, `before` is not watched, and the inputs of `node` are
     /// here.
@@ -362,16 +367,30 @@ impl<R> Values<R> {
             return false;
         }
         let sources = self.graph.sources(node);
-        let is_here = |source: &Source| match *source {
+        let outputs = &self.outputs[facts.first_output as usize..][..states];
+        (outputs.iter()).all(|output| output.uses == 0 && output.first_answer == NONE)
+            && self.are_here(&sources[..sources.len() - states])
+    }
+
+    /// Whether the values that `node` reads, except the states from which it continues in place,
+    /// are here: those of the request and of nodes whose results were passed on. Its cell has
+    /// `inputs` inputs.
+    pub fn sources_are_here(&self, node: NodeId, inputs: usize) -> bool {
+        let sources = self.graph.sources(node);
+        self.are_here(match self.predecessor(node) {
+            Some(_) => &sources[..inputs],
+            None => sources,
+        })
+    }
+
+    fn are_here(&self, sources: &[Source]) -> bool {
+        sources.iter().all(|source| match *source {
             Source::Zeros | Source::Given { .. } => true,
             Source::Node { node, port } => {
                 let number = self.nodes[node.index()].first_output + port as u32;
                 self.retained.has(number)
             }
-        };
-        let outputs = &self.outputs[facts.first_output as usize..][..states];
-        (outputs.iter()).all(|output| output.uses == 0 && output.first_answer == NONE)
-            && sources[..sources.len() - states].iter().all(is_here)
+        })
     }
 
     /// Records that the successor of `before`, which was [joined](Values::joins), has its states.

@@ -14,7 +14,7 @@ use loom::thread;
 
 use super::EngineOptions;
 use super::answer::answer_slot;
-use super::prepare::{ModelSetup, StepLimits};
+use super::prepare::{ModelSetup, TaskLimits};
 use super::shared::Shared;
 use super::waiting::Submission;
 use super::*;
@@ -127,7 +127,7 @@ fn counting(rows: usize, steps: usize) -> ModelSetup {
         cells,
         costs: vec![BatchSizes { min: 1, max: rows }.into()],
         steps: vec![steps],
-        limits: StepLimits::new(&EngineOptions::default()),
+        limits: TaskLimits::new(&EngineOptions::default()),
     }
 }
 

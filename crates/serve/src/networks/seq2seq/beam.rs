@@ -138,10 +138,10 @@ impl Cell for BeamCell {
         let isa = Isa::select().map_err(CellError::new)?;
         let rows = env.rows.saturating_mul(self.width);
         let env = WorkerEnv {
-            team: env.team.clone(),
             rows,
             steps: 1,
             step_rows: rows,
+            ..env.clone()
         };
         // First the part that refuses more rows than the memory holds.
         let step = Embedded::new(embedding, recurrent, &env)?;

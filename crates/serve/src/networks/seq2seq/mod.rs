@@ -27,7 +27,9 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream::execute::{Backend, PreparedModel, Steps};
+use cellstream::execute::{
+    Backend, PreparedModel, ResidentModel, ResidentProjection, ResidentRoom, Steps,
+};
 use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
 use cellstream::layers::{Argmax, Embedding, LayerError, MAX_SYMBOLS};
 use cellstream::model::{Matrix, Model};
@@ -72,10 +74,20 @@ impl EncoderCell {
         Ok(self)
     }
 
-    /// Runs the recurrent model on this backend instead of the cores of each worker.
+    /// Runs on this backend instead of the cores of each worker. If it keeps
+    /// [states](Backend::prepare_resident), the embedding is there, too.
     #[must_use]
-    pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> EncoderCell {
-        self.recurrent.with_backend(backend);
+    pub fn with_backend(self, backend: Arc<dyn Backend>) -> EncoderCell {
+        self.with_backends([backend])
+    }
+
+    /// As [`super::ChainCell::with_backends`].
+    #[must_use]
+    pub fn with_backends(
+        mut self,
+        backends: impl IntoIterator<Item = Arc<dyn Backend>>,
+    ) -> EncoderCell {
+        self.recurrent.with_backends(backends.into_iter().collect());
         self
     }
 }
@@ -130,6 +142,15 @@ impl Cell for EncoderCell {
             &self.recurrent,
             env,
         )?)))
+    }
+
+    fn prepare_resident(
+        &self,
+        env: &WorkerEnv,
+        room: ResidentRoom,
+    ) -> Result<Option<Box<dyn ResidentModel>>, CellError> {
+        let embedding = Some(&*self.embedding);
+        self.recurrent.prepare_resident(env, room, embedding, None)
     }
 }
 
@@ -262,10 +283,21 @@ impl DecoderCell {
         Ok(self)
     }
 
-    /// Runs the recurrent model on this backend; the projection stays on the cores of each worker.
+    /// Runs the recurrent model on this backend. If it keeps [states](Backend::prepare_resident),
+    /// embedding and projection are there, too; otherwise they stay on the cores of each worker, as
+    /// those of a beam search always do.
     #[must_use]
-    pub fn with_backend(mut self, backend: Arc<dyn Backend>) -> DecoderCell {
-        self.recurrent.with_backend(backend);
+    pub fn with_backend(self, backend: Arc<dyn Backend>) -> DecoderCell {
+        self.with_backends([backend])
+    }
+
+    /// As [`super::ChainCell::with_backends`].
+    #[must_use]
+    pub fn with_backends(
+        mut self,
+        backends: impl IntoIterator<Item = Arc<dyn Backend>>,
+    ) -> DecoderCell {
+        self.recurrent.with_backends(backends.into_iter().collect());
         self
     }
 }
@@ -297,6 +329,18 @@ impl Cell for DecoderCell {
             top: self.recurrent.top(),
             projection: projection.map_err(CellError::new)?,
         }))
+    }
+
+    fn prepare_resident(
+        &self,
+        env: &WorkerEnv,
+        room: ResidentRoom,
+    ) -> Result<Option<Box<dyn ResidentModel>>, CellError> {
+        let (embedding, bias) = (Some(&*self.embedding), &self.bias[..]);
+        let weights = &*self.weights;
+        let projection = Some(ResidentProjection { weights, bias });
+        self.recurrent
+            .prepare_resident(env, room, embedding, projection)
     }
 }
 
@@ -566,6 +610,10 @@ pub struct FeedPrevious {
 }
 
 impl DynamicGraph for FeedPrevious {
+    fn reads(&self, port: usize) -> bool {
+        port == 0
+    }
+
     fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
         let symbol = outputs.port(0)[0];
         if symbol.is_nan() {

@@ -36,12 +36,10 @@ fn alone(cells: &Cells, requests: Vec<Request>) -> Vec<Answered> {
 
 /// Answers all requests in batches of random ready nodes of a random cell, in random order.
 fn together(cells: &Cells, requests: Vec<Request>, rng: &mut fastrand::Rng) -> Vec<Answered> {
-    let env = WorkerEnv {
-        team: SharedTeam::new(Team::with_threads(rng.usize(1..4)).unwrap()),
-        rows: rng.usize(1..20),
-        steps: 1,
-        step_rows: rng.usize(1..20),
-    };
+    let env = WorkerEnv::one_step(
+        SharedTeam::new(Team::with_threads(rng.usize(1..4)).unwrap()),
+        rng.usize(1..20),
+    );
     let prepared = cells.iter().map(|(_, cell)| cell.prepare(&env).unwrap());
     let mut prepared: Vec<Box<dyn PreparedCell>> = prepared.collect();
     let mut walks: Vec<Result<Walk<'_>, UnbatchedError>> = (requests.into_iter())
@@ -95,10 +93,9 @@ fn places_beyond_all_memory_are_refused_by_every_cell() {
             let team = SharedTeam::new(Team::with_threads(1).unwrap());
             let error = cell
                 .prepare(&WorkerEnv {
-                    team,
-                    rows,
                     steps,
                     step_rows: rows * steps,
+                    ..WorkerEnv::one_step(team, rows)
                 })
                 .err();
             let text = error.map(|error| error.to_string()).unwrap_or_default();

@@ -484,12 +484,8 @@ fn tuned_plans_of_trees_keep_the_bits_and_are_used() {
     let network = BinaryTreeLstm::add_with_plans(&mut cells, weights.clone(), None, Some(wide));
     let cell = cells.get(network.unwrap().internal()).unwrap();
     assert_eq!(cell.cost().times.len(), measured);
-    let env = |threads| WorkerEnv {
-        team: SharedTeam::new(Team::with_threads(threads).unwrap()),
-        rows: 9,
-        steps: 1,
-        step_rows: 9,
-    };
+    let env =
+        |threads| WorkerEnv::one_step(SharedTeam::new(Team::with_threads(threads).unwrap()), 9);
     assert!(cell.prepare(&env(1)).is_err());
     assert!(cell.prepare(&env(2)).is_ok());
 
