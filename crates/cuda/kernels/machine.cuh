@@ -25,6 +25,11 @@ __device__ inline Stamped read_stamped(const unsigned long long* at) {
   return {static_cast<unsigned>(bits >> 32), __uint_as_float(static_cast<unsigned>(bits))};
 }
 
+// Writes a word that the host reads. What launches before this one wrote, it reads after the word.
+__device__ inline void write_signal(unsigned* at, unsigned value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
 // Called in loops that wait for a word. On a GPU other warps run meanwhile.
 __device__ inline void spin_hint() {}
 

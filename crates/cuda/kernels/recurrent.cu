@@ -26,9 +26,9 @@ struct Direction {
   const StoredWeights* weights;   // in the order of `weights.rs`
   const float* candidate_bias;    // [hidden], GRU that resets after the product
   const float* peepholes;         // [3, hidden]: to input, forget and output gate
-  const float* initial;           // [batch, hidden] states before the first step
-  float* last;                    // [batch, hidden] states after the last step of each row
-  float* cell;                    // [batch, hidden] cell states, before and after
+  const float* initial;           // [rows, hidden] states before the first step, at `from_rows`
+  float* last;                    // [rows, hidden] states after the last step, at `to_rows`
+  float* cell;                    // [rows, hidden] cell states, before and after
   float* output;                  // [steps, batch, output_stride], of which `hidden` are written
   unsigned long long* exchanged;  // [2, batch, hidden] stamped states; [2, ...] more before a reset
   int is_reverse;
@@ -37,12 +37,19 @@ struct Direction {
 
 struct Sequences {
   Direction directions[2];
-  const int* lengths;  // [batch], descending
+  const int* lengths;    // [batch], descending
+  // [batch]: the rows of the states, where these are not those of the batch. No row is read by one
+  // sequence and written by another.
+  const int* from_rows;
+  const int* to_rows;
   int batch;
   int hidden;
   int output_stride;
   unsigned stamp;  // of step 0; the next launch that exchanges here has larger ones
 };
+
+// The row of the states of a sequence.
+__device__ inline size_t state_row(const int* rows, int row) { return rows ? rows[row] : row; }
 
 // The weights of this warp, where they are.
 struct WarpWeights {
@@ -158,7 +165,7 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
   const size_t parity_size = static_cast<size_t>(padded_batch) * STRIDE;
   for (int row = 0; row < batch; ++row)
     for (int k = thread; k < hidden; k += THREADS)
-      states[row * STRIDE + k] = direction.initial[static_cast<size_t>(row) * hidden + k];
+      states[row * STRIDE + k] = direction.initial[state_row(run.from_rows, row) * hidden + k];
   // No block writes states here before all have begun.
   cluster_barrier();
 #else
@@ -170,7 +177,6 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
       const int row = tile + tile_row;
       const int length = row < batch ? run.lengths[row] : 0;
       const bool computes = has_unit && length > step;
-      const size_t at = static_cast<size_t>(row) * hidden + unit;
       const int position = direction.is_reverse ? length - 1 - step : step;
       const size_t place = static_cast<size_t>(position) * batch + row;
 
@@ -182,20 +188,22 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
           z[gate] = direction.input[(place * GATES + gate) * hidden + unit];
       }
 #if CELL == LSTM
-      float c = computes ? direction.cell[at] : 0.0f;
+      const int* cell_rows = step == 0 ? run.from_rows : run.to_rows;
+      float c = computes ? direction.cell[state_row(cell_rows, row) * hidden + unit] : 0.0f;
 #endif
 
 #if CLUSTER
       const float* state = states + (step & 1) * parity_size + static_cast<size_t>(tile) * STRIDE;
 #else
+      const size_t at = static_cast<size_t>(row) * hidden + unit;  // of the words exchanged
       float* state = states + (round & 1) * TILE * STRIDE;
       round++;
       for (int i = 0; i < TILE && tile + i < batch && run.lengths[tile + i] > step; ++i) {
-        const size_t from = static_cast<size_t>(tile + i) * hidden;
         if (step == 0) {
-          for (int k = thread; k < hidden; k += THREADS)
-            state[i * STRIDE + k] = direction.initial[from + k];
+          const float* initial = direction.initial + state_row(run.from_rows, tile + i) * hidden;
+          for (int k = thread; k < hidden; k += THREADS) state[i * STRIDE + k] = initial[k];
         } else {
+          const size_t from = static_cast<size_t>(tile + i) * hidden;
           const size_t parity = (step - 1) & 1;
           await_row(direction.exchanged + parity * batch * hidden + from, run.stamp + step - 1,
                     state + i * STRIDE, hidden);
@@ -220,7 +228,7 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
         }
 #if CELL == LSTM
         h = new_state(z, c, PEEPHOLES ? direction.peepholes + unit : nullptr, hidden);
-        direction.cell[at] = c;
+        direction.cell[state_row(run.to_rows, row) * hidden + unit] = c;
 #elif CELL == RNN
         h = new_state(z);
 #elif CELL == LIGHT_GRU
@@ -268,7 +276,8 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
                       {run.stamp + step, h});
 #endif
         direction.output[place * run.output_stride + unit] = h;
-        if (step + 1 == length) direction.last[at] = h;
+        if (step + 1 == length)
+          direction.last[state_row(run.to_rows, row) * hidden + unit] = h;
       }
 #if CLUSTER
       // The next tile has totals of its own in the same place.

@@ -23,6 +23,8 @@ pub(crate) struct DirectionArguments {
 pub(crate) struct RecurrentArguments {
     pub directions: [DirectionArguments; 2],
     pub lengths: Address,
+    pub from_rows: Address,
+    pub to_rows: Address,
     pub batch: usize,
     pub hidden: usize,
     pub output_stride: usize,
@@ -47,7 +49,7 @@ impl RecurrentArguments {
             bytes.addresses(&addresses);
             bytes.sizes(&[usize::from(of.is_reverse), 0]);
         }
-        bytes.addresses(&[self.lengths]);
+        bytes.addresses(&[self.lengths, self.from_rows, self.to_rows]);
         bytes.sizes(&[
             self.batch,
             self.hidden,
@@ -101,6 +103,81 @@ impl MergeArguments {
         let mut bytes = Bytes::default();
         bytes.addresses(&[self.from, self.to]);
         bytes.sizes(&[self.rows, self.width]);
+        bytes
+    }
+}
+
+/// `Gathered` of `gather.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GatherArguments {
+    pub from: Address,
+    pub rows: Address,
+    pub to: Address,
+    pub count: usize,
+    pub width: usize,
+}
+
+impl GatherArguments {
+    pub fn bytes(&self) -> Bytes {
+        let mut bytes = Bytes::default();
+        bytes.addresses(&[self.from, self.rows, self.to]);
+        bytes.sizes(&[self.count, self.width]);
+        bytes
+    }
+}
+
+/// `Lookup` of `embed.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LookupArguments {
+    pub symbols: Address,
+    pub rows: Address,
+    pub table: Address,
+    pub to: Address,
+    pub count: usize,
+    pub features: usize,
+    pub known: usize,
+}
+
+impl LookupArguments {
+    pub fn bytes(&self) -> Bytes {
+        let mut bytes = Bytes::default();
+        bytes.addresses(&[self.symbols, self.rows, self.table, self.to]);
+        bytes.sizes(&[self.count, self.features, self.known, 0]);
+        bytes
+    }
+}
+
+/// `Choice` of `argmax.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ChoiceArguments {
+    pub outputs: Address,
+    pub rows: Address,
+    pub symbols: Address,
+    pub count: usize,
+    pub width: usize,
+}
+
+impl ChoiceArguments {
+    pub fn bytes(&self) -> Bytes {
+        let mut bytes = Bytes::default();
+        bytes.addresses(&[self.outputs, self.rows, self.symbols]);
+        bytes.sizes(&[self.count, self.width]);
+        bytes
+    }
+}
+
+/// `Signal` of `signal.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SignalArguments {
+    pub word: Address,
+    pub value: u32,
+}
+
+impl SignalArguments {
+    pub fn bytes(&self) -> Bytes {
+        let mut bytes = Bytes::default();
+        bytes.addresses(&[self.word]);
+        bytes.sizes(&[self.value as usize, 0]);
         bytes
     }
 }

@@ -8,6 +8,8 @@ use crate::{Device, Kernel};
 pub(crate) trait Driver: Send {
     /// Memory, freed when it is dropped.
     type Buffer: Buffer;
+    /// Memory of the host that the device can read and write, freed when it is dropped.
+    type Pinned: Pinned;
     /// A compiled kernel.
     type Function: Send;
 
@@ -17,9 +19,29 @@ pub(crate) trait Driver: Send {
     /// Memory of zeros.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, DriverError>;
 
-    fn write(&self, to: &mut Self::Buffer, bytes: &[u8]) -> Result<(), DriverError>;
+    /// Writes bytes from `offset` on.
+    fn write(&self, to: &mut Self::Buffer, offset: usize, bytes: &[u8]) -> Result<(), DriverError>;
 
-    fn read(&self, from: &Self::Buffer, bytes: &mut [u8]) -> Result<(), DriverError>;
+    /// Reads bytes from `offset` on. Waits for all that was started.
+    fn read(&self, from: &Self::Buffer, offset: usize, bytes: &mut [u8])
+    -> Result<(), DriverError>;
+
+    /// Pinned memory of zeros.
+    fn pinned(&self, bytes: usize) -> Result<Self::Pinned, DriverError>;
+
+    /// Starts a copy of the first bytes. The host must not write to `from` until it has run.
+    fn start_write(
+        &self,
+        to: &mut Self::Buffer,
+        from: &Self::Pinned,
+        bytes: usize,
+    ) -> Result<(), DriverError>;
+
+    /// The error of anything that was started, if one is known. Does not wait.
+    fn check(&self) -> Result<(), DriverError>;
+
+    /// Waits for all that was started.
+    fn wait(&self) -> Result<(), DriverError>;
 
     /// Fills the first bytes with zeros.
     fn clear(&self, buffer: &mut Self::Buffer, bytes: usize) -> Result<(), DriverError>;
@@ -47,6 +69,18 @@ pub(crate) trait Driver: Send {
 pub(crate) trait Buffer: Send {
     fn address(&self) -> Address;
     fn bytes(&self) -> usize;
+}
+
+/// Memory of the host that the device can read and write. Host and device do not use the same bytes
+/// at the same time, except for the [word](Pinned::word).
+pub(crate) trait Pinned: Send {
+    /// The address of the first byte on the device.
+    fn address(&self) -> Address;
+    fn write(&mut self, offset: usize, bytes: &[u8]);
+    fn read(&self, offset: usize, bytes: &mut [u8]);
+    /// The first four bytes, which the device may be writing. What it wrote before them is read
+    /// after them.
+    fn word(&self) -> u32;
 }
 
 /// The threads of a launch.

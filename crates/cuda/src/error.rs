@@ -27,6 +27,14 @@ pub enum PlanError {
         /// Largest hidden size.
         largest: usize,
     },
+    /// More symbols than a launch has blocks for.
+    #[error("{symbols} symbols are too many for a GPU, {largest} at most; run it on the CPU")]
+    ManySymbols {
+        /// Symbols of the projection.
+        symbols: usize,
+        /// Largest number.
+        largest: usize,
+    },
     /// A weight has no binary16 of finite value.
     #[error("layer {layer}: the weight {value} is too large for f16; use bf16 or f32")]
     TooLargeForF16 {

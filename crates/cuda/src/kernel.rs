@@ -20,7 +20,7 @@ pub struct Kernel {
 /// The file that differs between a device and a host of the tests.
 const MACHINE: &str = "machine.cuh";
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 12] = [
     (MACHINE, include_str!("../kernels/machine.cuh")),
     ("activation.cuh", include_str!("../kernels/activation.cuh")),
     ("weights.cuh", include_str!("../kernels/weights.cuh")),
@@ -29,6 +29,10 @@ const FILES: [(&str, &str); 8] = [
     ("recurrent.cu", include_str!("../kernels/recurrent.cu")),
     ("input.cu", include_str!("../kernels/input.cu")),
     ("merge.cu", include_str!("../kernels/merge.cu")),
+    ("gather.cu", include_str!("../kernels/gather.cu")),
+    ("signal.cu", include_str!("../kernels/signal.cu")),
+    ("embed.cu", include_str!("../kernels/embed.cu")),
+    ("argmax.cu", include_str!("../kernels/argmax.cu")),
 ];
 
 impl Kernel {
@@ -61,9 +65,34 @@ impl Kernel {
 
     /// The sum of the outputs of two directions.
     pub fn add_directions() -> Kernel {
+        Kernel::plain("add_directions", "merge.cu")
+    }
+
+    /// The features of symbols.
+    pub fn embed_rows() -> Kernel {
+        Kernel::plain("embed_rows", "embed.cu")
+    }
+
+    /// The symbols of the greatest outputs.
+    pub fn choose_symbols() -> Kernel {
+        Kernel::plain("choose_symbols", "argmax.cu")
+    }
+
+    /// Rows of an array, one after the other.
+    pub fn gather_rows() -> Kernel {
+        Kernel::plain("gather_rows", "gather.cu")
+    }
+
+    /// A word for the host that the launches before are done.
+    pub fn signal_done() -> Kernel {
+        Kernel::plain("signal_done", "signal.cu")
+    }
+
+    /// A kernel without constants.
+    fn plain(name: &'static str, file: &str) -> Kernel {
         Kernel {
-            name: "add_directions",
-            text: NO_CLUSTER.to_owned() + &flattened("merge.cu"),
+            name,
+            text: NO_CLUSTER.to_owned() + &flattened(file),
         }
     }
 

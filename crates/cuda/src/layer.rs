@@ -14,11 +14,11 @@ use crate::weights::pack_rows;
 use crate::{Device, Kernel, LaunchPlan, PlanError, WeightType, pack_recurrent};
 
 /// Outputs of a block of `input.cu`, along each axis.
-const PRODUCT_SIDE: usize = 64;
+pub(crate) const PRODUCT_SIDE: usize = 64;
 /// The most blocks of `merge.cu`, which take several rows then.
 const MERGE_BLOCKS: usize = 1024;
-/// Threads of a block of these two kernels.
-const THREADS: usize = 256;
+/// Threads of a block of these two kernels, and of those of symbols.
+pub(crate) const THREADS: usize = 256;
 
 /// What a caller chooses beside the model.
 #[derive(Clone)]
@@ -32,6 +32,27 @@ pub(crate) struct Settings {
 /// The choice of a plan for a device and size.
 pub(crate) type Choose =
     Arc<dyn Fn(&Device, RecurrenceSize) -> Result<LaunchPlan, PlanError> + Send + Sync>;
+
+/// The room of a layer.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerRoom {
+    pub batch: usize,
+    pub steps: usize,
+    /// Rows of the states, if they are not those of the batch: a run names rows to read and rows to
+    /// write.
+    pub state_rows: Option<usize>,
+}
+
+impl LayerRoom {
+    /// Each sequence has the states of its row.
+    pub fn of_batch((batch, steps): (usize, usize)) -> LayerRoom {
+        LayerRoom {
+            batch,
+            steps,
+            state_rows: None,
+        }
+    }
+}
 
 /// A layer on a device.
 pub(crate) struct DeviceLayer<D: Driver> {
@@ -57,7 +78,8 @@ struct DeviceDirection<D: Driver> {
     products: D::Buffer,
     exchanged: D::Buffer,
     initial: D::Buffer,
-    last: D::Buffer,
+    /// Where it is not `initial`.
+    last: Option<D::Buffer>,
     cell: Option<D::Buffer>,
     is_reverse: bool,
 }
@@ -73,18 +95,37 @@ pub(crate) struct Extent {
     pub is_ragged: bool,
     /// Stamp of the first step.
     pub stamp: u32,
+    /// The rows of the states, where the layer's room has some.
+    pub state_rows: Option<StateRows>,
+}
+
+/// The rows of the states of each sequence: 32-bit numbers on the device.
+#[derive(Clone, Copy)]
+pub(crate) struct StateRows {
+    /// Rows with the states before the run.
+    pub from: Address,
+    /// Rows for the states after it.
+    pub to: Address,
+}
+
+/// A state of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateKind {
+    Hidden,
+    Cell,
 }
 
 impl<D: Driver> DeviceLayer<D> {
-    /// Packs the weights, with room for `batch` sequences of `steps` steps.
+    /// Packs the weights.
     pub fn new(
         driver: &D,
         index: usize,
         layer: &Layer,
         settings: &Settings,
-        (batch, steps): (usize, usize),
+        room: LayerRoom,
     ) -> Result<DeviceLayer<D>, PrepareError> {
         let Settings { weights, choose } = settings;
+        let LayerRoom { batch, steps, .. } = room;
         let first = &layer.directions()[0];
         let size = RecurrenceSize::of_layer(layer, batch, *weights);
         let RecurrenceSize { hidden, gates, .. } = size;
@@ -100,7 +141,7 @@ impl<D: Driver> DeviceLayer<D> {
         }
         let directions = layer.directions().iter();
         let directions =
-            directions.map(|of| DeviceDirection::new(driver, index, of, size, &plan, steps));
+            directions.map(|of| DeviceDirection::new(driver, index, of, size, &plan, room));
         let adds = layer.merge() == Merge::Sum && layer.directions().len() == 2;
         Ok(DeviceLayer {
             plan,
@@ -135,11 +176,13 @@ impl<D: Driver> DeviceLayer<D> {
         c: &[u8],
     ) -> Result<(), DriverError> {
         let direction = &mut self.directions[index];
-        driver.write(&mut direction.initial, h)?;
+        driver.write(&mut direction.initial, 0, h)?;
         // A sequence of no steps keeps its state.
-        driver.copy(&direction.initial, &mut direction.last, h.len())?;
+        if let Some(last) = &mut direction.last {
+            driver.copy(&direction.initial, last, h.len())?;
+        }
         match &mut direction.cell {
-            Some(cell) => driver.write(cell, c),
+            Some(cell) => driver.write(cell, 0, c),
             None => Ok(()),
         }
     }
@@ -153,10 +196,19 @@ impl<D: Driver> DeviceLayer<D> {
         c: &mut [u8],
     ) -> Result<(), DriverError> {
         let direction = &self.directions[index];
-        driver.read(&direction.last, h)?;
+        driver.read(direction.last.as_ref().unwrap_or(&direction.initial), 0, h)?;
         match &direction.cell {
-            Some(cell) => driver.read(cell, c),
+            Some(cell) => driver.read(cell, 0, c),
             None => Ok(()),
+        }
+    }
+
+    /// The rows of a state of the first direction, in a layer with rows of its own.
+    pub fn state_rows(&mut self, kind: StateKind) -> Option<&mut D::Buffer> {
+        let direction = self.directions.first_mut()?;
+        match kind {
+            StateKind::Hidden => Some(&mut direction.initial),
+            StateKind::Cell => direction.cell.as_mut(),
         }
     }
 
@@ -165,7 +217,7 @@ impl<D: Driver> DeviceLayer<D> {
         &mut self,
         driver: &D,
         extent: Extent,
-        input: &D::Buffer,
+        input: Address,
         output: &mut D::Buffer,
     ) -> Result<(), DriverError> {
         let Extent { batch, steps, .. } = extent;
@@ -173,7 +225,7 @@ impl<D: Driver> DeviceLayer<D> {
         let columns = self.gates * self.hidden;
         for direction in &self.directions {
             let arguments = ProductArguments {
-                input: input.address(),
+                input,
                 weights: direction.input_weights.address(),
                 bias: direction.bias.address(),
                 lengths: extent.lengths,
@@ -203,6 +255,8 @@ impl<D: Driver> DeviceLayer<D> {
             hidden: self.hidden,
             output_stride: both,
             stamp: extent.stamp,
+            from_rows: extent.state_rows.map_or(0, |rows| rows.from),
+            to_rows: extent.state_rows.map_or(0, |rows| rows.to),
             ..RecurrentArguments::default()
         };
         for (index, direction) in self.directions.iter().enumerate() {
@@ -254,7 +308,7 @@ impl<D: Driver> DeviceDirection<D> {
         direction: &Direction,
         size: RecurrenceSize,
         plan: &LaunchPlan,
-        steps: usize,
+        room: LayerRoom,
     ) -> Result<DeviceDirection<D>, PrepareError> {
         let RecurrenceSize {
             hidden,
@@ -292,7 +346,7 @@ impl<D: Driver> DeviceDirection<D> {
         let matrix = |matrix: &Matrix| -> Result<D::Buffer, PrepareError> {
             Ok(upload(driver, &pack_rows(layer, matrix, weights)?)?)
         };
-        let state = || allocate(driver, &[batch, hidden]);
+        let state = || allocate(driver, &[room.state_rows.unwrap_or(batch), hidden]);
         let words = match plan.exchange {
             Exchange::Stamped => 2 * (1 + usize::from(size.resets_before)),
             Exchange::Cluster => 0,
@@ -312,11 +366,14 @@ impl<D: Driver> DeviceDirection<D> {
                 Some(values) => Some(floats(values)?),
                 None => None,
             },
-            products: allocate(driver, &[steps, batch, rows])?,
+            products: allocate(driver, &[room.steps, batch, rows])?,
             // A word has two values of four bytes.
             exchanged: allocate(driver, &[words, batch, hidden, 2])?,
             initial: state()?,
-            last: state()?,
+            last: match room.state_rows {
+                Some(_) => None,
+                None => Some(state()?),
+            },
             cell: match direction.cell_state_size() {
                 0 => None,
                 _ => Some(state()?),
@@ -333,7 +390,7 @@ impl<D: Driver> DeviceDirection<D> {
             candidate_bias: of(&self.candidate_bias),
             peepholes: of(&self.peepholes),
             initial: self.initial.address(),
-            last: self.last.address(),
+            last: self.last.as_ref().unwrap_or(&self.initial).address(),
             cell: of(&self.cell),
             output,
             exchanged: self.exchanged.address(),
@@ -349,8 +406,8 @@ pub(crate) fn allocate<D: Driver>(driver: &D, sizes: &[usize]) -> Result<D::Buff
     driver.allocate(bytes)
 }
 
-fn upload<D: Driver>(driver: &D, bytes: &[u8]) -> Result<D::Buffer, DriverError> {
+pub(crate) fn upload<D: Driver>(driver: &D, bytes: &[u8]) -> Result<D::Buffer, DriverError> {
     let mut buffer = driver.allocate(bytes.len())?;
-    driver.write(&mut buffer, bytes)?;
+    driver.write(&mut buffer, 0, bytes)?;
     Ok(buffer)
 }

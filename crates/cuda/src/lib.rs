@@ -28,6 +28,12 @@ mod model;
 mod on_host;
 mod plan;
 #[cfg(feature = "cuda")]
+mod resident;
+#[cfg(feature = "cuda")]
+mod stamps;
+#[cfg(feature = "cuda")]
+mod symbols;
+#[cfg(feature = "cuda")]
 mod tune;
 mod tuned;
 mod weights;
@@ -42,3 +48,8 @@ pub use kernel::Kernel;
 pub use plan::{Exchange, LaunchPlan, RecurrenceSize};
 pub use tuned::{TunedPlans, TunedPlansError};
 pub use weights::{WeightType, pack_recurrent};
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,7 +5,8 @@ use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::{Input, InputError, Layer, Model, Output, Precision, Signature};
 
 use crate::driver::{Buffer, Driver, DriverError};
-use crate::layer::{DeviceLayer, Extent, Settings, allocate};
+use crate::layer::{DeviceLayer, Extent, LayerRoom, Settings, allocate};
+use crate::stamps::Stamps;
 use crate::{PlanError, WeightType};
 
 /// Why a model could not be prepared for a device.
@@ -35,8 +36,7 @@ pub(crate) struct DeviceModel<D: Driver> {
     lengths: D::Buffer,
     /// The input of a layer and its output, which change places.
     values: [D::Buffer; 2],
-    /// Stamp of the next step; 0 is in no word.
-    stamp: u32,
+    stamps: Stamps,
     staging: Staging,
 }
 
@@ -88,7 +88,7 @@ impl<D: Driver> DeviceModel<D> {
             layers,
             lengths,
             values,
-            stamp: 1,
+            stamps: Stamps::default(),
             staging: Staging::default(),
         })
     }
@@ -96,7 +96,7 @@ impl<D: Driver> DeviceModel<D> {
     /// Sets the stamp of the next step.
     #[cfg(test)]
     pub fn set_stamp(&mut self, stamp: u32) {
-        self.stamp = stamp;
+        self.stamps = Stamps::from(stamp);
     }
 
     /// The plan of each layer.
@@ -130,13 +130,13 @@ impl<D: Driver> DeviceModel<D> {
                 }
             }
         }
-        self.driver.write(&mut self.values[0], &staging.bytes)?;
+        self.driver.write(&mut self.values[0], 0, &staging.bytes)?;
         staging.bytes.clear();
         let lengths = staging.lengths.iter();
         staging
             .bytes
             .extend(lengths.flat_map(|length| (*length as u32).to_le_bytes()));
-        self.driver.write(&mut self.lengths, &staging.bytes)?;
+        self.driver.write(&mut self.lengths, 0, &staging.bytes)?;
         let mut states = staging.states.chunks(2);
         for layer in &mut self.layers {
             for index in 0..layer.plan().directions {
@@ -149,7 +149,7 @@ impl<D: Driver> DeviceModel<D> {
             }
         }
 
-        let stamp = self.next_stamps(steps)?;
+        let stamp = self.stamps.take(steps, &self.driver, &mut self.layers)?;
         let staging = &mut self.staging;
         let extent = Extent {
             batch,
@@ -157,10 +157,11 @@ impl<D: Driver> DeviceModel<D> {
             lengths: self.lengths.address(),
             is_ragged: staging.lengths.iter().any(|length| *length < steps),
             stamp,
+            state_rows: None,
         };
         for layer in &mut self.layers {
             let [input, output] = &mut self.values;
-            layer.start(&self.driver, extent, input, output)?;
+            layer.start(&self.driver, extent, input.address(), output)?;
             self.values.swap(0, 1);
         }
 
@@ -178,24 +179,6 @@ impl<D: Driver> DeviceModel<D> {
         Ok(())
     }
 
-    /// The stamp of the first of `steps` steps.
-    fn next_stamps(&mut self, steps: usize) -> Result<u32, DriverError> {
-        let after = u32::try_from(steps)
-            .ok()
-            .and_then(|steps| self.stamp.checked_add(steps));
-        let (first, after) = match after {
-            Some(after) => (self.stamp, after),
-            None => {
-                for layer in &mut self.layers {
-                    layer.clear_stamps(&self.driver)?;
-                }
-                (1, 1 + steps as u32)
-            }
-        };
-        self.stamp = after;
-        Ok(first)
-    }
-
     /// Reads the outputs: calls `row` with the step, the caller's row, and its values; zeros past
     /// the end of a sequence.
     fn outputs(
@@ -209,7 +192,7 @@ impl<D: Driver> DeviceModel<D> {
         let batch = staging.order.len();
         staging.bytes.resize(computed * batch * bytes, 0);
         if computed > 0 {
-            self.driver.read(&self.values[0], &mut staging.bytes)?;
+            self.driver.read(&self.values[0], 0, &mut staging.bytes)?;
         }
         for step in 0..computed {
             for (at, caller) in staging.order.iter().enumerate() {
@@ -274,7 +257,7 @@ impl<D: Driver> PreparedModel for DeviceModel<D> {
             let made = buffers(&self.driver, &self.model, &self.settings, room)?;
             (self.layers, self.lengths, self.values) = made;
             self.room = room;
-            self.stamp = 1;
+            self.stamps = Stamps::default();
         }
         Ok(())
     }
@@ -418,7 +401,7 @@ fn next_of<'a, 's>(
     }
 }
 
-fn failed(error: DriverError) -> RunError {
+pub(crate) fn failed(error: DriverError) -> RunError {
     RunError::Backend(error.to_string())
 }
 
@@ -436,15 +419,16 @@ fn buffers<D: Driver>(
     (batch, steps): (usize, usize),
 ) -> Result<Buffers<D>, PrepareError> {
     let layers = model.layers().iter().enumerate();
-    let layers = layers
-        .map(|(index, layer)| DeviceLayer::new(driver, index, layer, settings, (batch, steps)));
+    let room = LayerRoom::of_batch((batch, steps));
+    let layers =
+        layers.map(|(index, layer)| DeviceLayer::new(driver, index, layer, settings, room));
     let layers = layers.collect::<Result<_, _>>()?;
     let values = || allocate(driver, &[steps, batch, widest(model)]);
     Ok((layers, allocate(driver, &[batch])?, [values()?, values()?]))
 }
 
 /// The most features of an input or output of a layer.
-fn widest(model: &Model) -> usize {
+pub(crate) fn widest(model: &Model) -> usize {
     let layers = model.layers().iter();
     let sizes = layers.flat_map(|layer| [layer.input_size(), layer.output_size()]);
     sizes.max().unwrap_or(1)
@@ -473,11 +457,11 @@ pub(crate) fn checked_room(
     }
 }
 
-fn append_bytes(bytes: &mut Vec<u8>, values: &[f32]) {
+pub(crate) fn append_bytes(bytes: &mut Vec<u8>, values: &[f32]) {
     bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
 }
 
-fn read_values(bytes: &[u8], values: &mut [f32]) {
+pub(crate) fn read_values(bytes: &[u8], values: &mut [f32]) {
     for (bytes, value) in bytes.chunks_exact(4).zip(values) {
         *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }

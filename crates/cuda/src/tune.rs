@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use cellstream::model::{Layer, Model};
 
 use crate::driver::{Buffer, Driver, DriverError};
-use crate::layer::{DeviceLayer, Extent, Settings, allocate};
+use crate::layer::{DeviceLayer, Extent, LayerRoom, Settings, allocate};
 use crate::model::PrepareError;
 use crate::{LaunchPlan, RecurrenceSize, TunedPlans, WeightType};
 
@@ -45,7 +45,7 @@ fn fastest<D: Driver>(
             weights: size.weights,
             choose: Arc::new(move |_, _| Ok(plan)),
         };
-        let mut on = DeviceLayer::new(driver, index, layer, &settings, room)?;
+        let mut on = DeviceLayer::new(driver, index, layer, &settings, LayerRoom::of_batch(room))?;
         match time(driver, &mut on, layer, room) {
             Ok(time) if time < best.1 => best = (plan, time),
             Ok(_) | Err(DriverError::NotResident { .. }) => {}
@@ -65,7 +65,7 @@ fn time<D: Driver>(
     let input = allocate(driver, &[steps, batch, of.input_size()])?;
     let mut output = allocate(driver, &[steps, batch, of.output_size()])?;
     let mut lengths = allocate(driver, &[batch])?;
-    driver.write(&mut lengths, &(steps as u32).to_le_bytes().repeat(batch))?;
+    driver.write(&mut lengths, 0, &(steps as u32).to_le_bytes().repeat(batch))?;
     let mut best = Duration::MAX;
     for run in 0..=RUNS {
         let extent = Extent {
@@ -74,11 +74,12 @@ fn time<D: Driver>(
             lengths: lengths.address(),
             is_ragged: false,
             stamp: (1 + run * steps) as u32,
+            state_rows: None,
         };
         let start = Instant::now();
-        layer.start(driver, extent, &input, &mut output)?;
+        layer.start(driver, extent, input.address(), &mut output)?;
         // Waits for the run.
-        driver.read(&output, &mut [0; 4])?;
+        driver.read(&output, 0, &mut [0; 4])?;
         if run > 0 {
             best = best.min(start.elapsed());
         }

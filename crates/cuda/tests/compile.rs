@@ -128,7 +128,14 @@ fn other_kernels() {
     for device in &Device::ALL {
         let weights = [WeightType::F32, WeightType::Bf16, WeightType::F16];
         let products = weights.map(Kernel::input_products).into_iter();
-        for kernel in products.chain([Kernel::add_directions()]) {
+        let plain = [
+            Kernel::add_directions(),
+            Kernel::embed_rows(),
+            Kernel::choose_symbols(),
+            Kernel::gather_rows(),
+            Kernel::signal_done(),
+        ];
+        for kernel in products.chain(plain) {
             let Some(used) = used(&kernel, device) else {
                 return;
             };

@@ -1,11 +1,14 @@
 //! NVIDIA's driver and compiler, loaded when they are first asked for.
 
 mod compile;
+mod pinned;
 mod stream;
 
 use std::sync::Arc;
 
-use cellstream::execute::{Backend, PreparedModel, SessionError};
+use cellstream::execute::{
+    Backend, PreparedModel, ResidentModel, ResidentNetwork, ResidentRoom, SessionError,
+};
 use cellstream::model::Model;
 use cellstream::plan::Plan;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -13,6 +16,7 @@ use cudarc::driver::{CudaContext, DriverError as CallError};
 
 use crate::layer::Settings;
 use crate::model::{DeviceModel, checked_room, weights_of};
+use crate::resident::ResidentStack;
 use crate::tune::tune;
 use crate::{Device, DriverError, LaunchPlan, TunedPlans, TunedPlansError, WeightType};
 
@@ -127,6 +131,18 @@ impl Cuda {
         self.weights.unwrap_or_else(|| weights_of(model))
     }
 
+    fn settings(&self, model: &Model) -> Settings {
+        let plans = Arc::clone(&self.plans);
+        Settings {
+            weights: self.weights_for(model),
+            choose: Arc::new(move |device, size| {
+                plans
+                    .get(size)
+                    .map_or_else(|| LaunchPlan::choose(device, size), Ok)
+            }),
+        }
+    }
+
     fn stream(&self) -> Result<Stream, SessionError> {
         let opened = Stream::open(&self.context, self.device, &self.modules);
         opened.map_err(|error| SessionError::Backend(error.to_string()))
@@ -151,22 +167,23 @@ impl Backend for Cuda {
     /// Of the plan only its batch and steps are read: launches have plans of their own,
     /// [`LaunchPlan`].
     fn prepare(&self, model: &Model, plan: &Plan) -> Result<Box<dyn PreparedModel>, SessionError> {
-        let plans = Arc::clone(&self.plans);
-        let settings = Settings {
-            weights: self.weights_for(model),
-            choose: Arc::new(move |device, size| {
-                plans
-                    .get(size)
-                    .map_or_else(|| LaunchPlan::choose(device, size), Ok)
-            }),
-        };
         let room = (plan.batch(), plan.steps());
         Ok(Box::new(DeviceModel::new(
             self.stream()?,
             model,
-            settings,
+            self.settings(model),
             room,
         )?))
+    }
+
+    fn prepare_resident(
+        &self,
+        network: &ResidentNetwork<'_>,
+        room: ResidentRoom,
+    ) -> Result<Option<Box<dyn ResidentModel>>, SessionError> {
+        let settings = self.settings(network.model);
+        let stack = ResidentStack::new(self.stream()?, network, &settings, room)?;
+        Ok(Some(Box::new(stack)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUfunction_attribute as FunctionAttribute, CUresult};
+use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute, CUresult};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
     LaunchConfig, PushKernelArg,
@@ -12,6 +12,7 @@ use cudarc::nvrtc::Ptx;
 
 use super::compile::{compiled, folder};
 use super::failed;
+use super::pinned::PinnedBuffer;
 use crate::arguments::{Address, Bytes};
 use crate::driver::{Buffer, Driver, DriverError, Grid, Synchronisation};
 use crate::{Device, Kernel};
@@ -40,6 +41,12 @@ impl Stream {
             device,
             modules: Arc::clone(modules),
         })
+    }
+
+    /// Calls of this thread are for this device from now on.
+    fn bind(&self) -> Result<(), DriverError> {
+        let bound = self.context.bind_to_thread();
+        bound.map_err(failed("cuCtxSetCurrent"))
     }
 
     fn module(&self, kernel: &Kernel) -> Result<Arc<CudaModule>, DriverError> {
@@ -84,6 +91,7 @@ unsafe impl DeviceRepr for Passed {}
 
 impl Driver for Stream {
     type Buffer = DeviceBuffer;
+    type Pinned = PinnedBuffer;
     type Function = CudaFunction;
 
     fn device(&self) -> Device {
@@ -98,23 +106,69 @@ impl Driver for Stream {
         Ok(DeviceBuffer { memory, address })
     }
 
-    fn write(&self, to: &mut DeviceBuffer, bytes: &[u8]) -> Result<(), DriverError> {
+    fn write(&self, to: &mut DeviceBuffer, offset: usize, bytes: &[u8]) -> Result<(), DriverError> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let mut to = to.memory.slice_mut(..bytes.len());
+        let mut to = to.memory.slice_mut(offset..offset + bytes.len());
         // The host's memory is pageable: the driver has copied it when the call returns.
         let copied = self.stream.memcpy_htod(bytes, &mut to);
         copied.map_err(failed("cuMemcpyHtoDAsync"))
     }
 
-    fn read(&self, from: &DeviceBuffer, bytes: &mut [u8]) -> Result<(), DriverError> {
+    fn read(
+        &self,
+        from: &DeviceBuffer,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), DriverError> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let from = from.memory.slice(..bytes.len());
+        let from = from.memory.slice(offset..offset + bytes.len());
         let copied = self.stream.memcpy_dtoh(&from, bytes);
         copied.map_err(failed("cuMemcpyDtoHAsync"))?;
+        self.wait()
+    }
+
+    fn pinned(&self, bytes: usize) -> Result<PinnedBuffer, DriverError> {
+        PinnedBuffer::new(&self.context, bytes)
+    }
+
+    fn start_write(
+        &self,
+        to: &mut DeviceBuffer,
+        from: &PinnedBuffer,
+        bytes: usize,
+    ) -> Result<(), DriverError> {
+        assert!(bytes <= to.bytes() && bytes <= from.bytes());
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        // SAFETY: both have as many bytes. The caller keeps them, and does not write to the pinned
+        // ones, until the copy has run: that is the contract of the method.
+        let started = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(
+                to.address,
+                from.first.as_ptr().cast(),
+                bytes,
+                self.stream.cu_stream(),
+            )
+        };
+        started.result().map_err(failed("cuMemcpyHtoDAsync"))
+    }
+
+    fn check(&self) -> Result<(), DriverError> {
+        self.bind()?;
+        // SAFETY: the stream lives as long as `self`.
+        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(()),
+            other => other.result().map_err(failed("cuStreamQuery")),
+        }
+    }
+
+    fn wait(&self) -> Result<(), DriverError> {
         self.stream
             .synchronize()
             .map_err(failed("cuStreamSynchronize"))

@@ -23,14 +23,14 @@ use crate::tune::tune;
 use crate::{Device, LaunchPlan, PlanError, TunedPlans, WeightType};
 
 /// A device with few multiprocessors, so that a warp has several units, and no clusters.
-const SMALL: Device = Device {
+pub(super) const SMALL: Device = Device {
     capability: (8, 0),
     multiprocessors: 4,
     shared_bytes: 48 << 10,
 };
 
 /// The same with clusters.
-const CLUSTERS: Device = Device {
+pub(super) const CLUSTERS: Device = Device {
     capability: (9, 0),
     ..SMALL
 };
@@ -53,7 +53,7 @@ fn settings(weights: WeightType) -> Settings {
     }
 }
 
-fn f32_weights() -> Settings {
+pub(super) fn f32_weights() -> Settings {
     settings(WeightType::F32)
 }
 
@@ -68,12 +68,12 @@ fn prepared(
     Some(DeviceModel::new(host, model, settings, room).unwrap())
 }
 
-fn random(count: usize, seed: u64) -> Vec<f32> {
+pub(super) fn random(count: usize, seed: u64) -> Vec<f32> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..count).map(|_| rng.f32() * 2.0 - 1.0).collect()
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
@@ -133,12 +133,49 @@ fn reference_of(model: &Model, lengths: &[usize], seed: u64) -> Ran {
     })
 }
 
+/// The outputs of a sequence, and its states after each step, those of each layer one after the
+/// other.
+pub(super) fn reference_states(
+    model: &Model,
+    x: &[f32],
+    initial: Option<&[f32]>,
+    sizes: &[usize],
+) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let signature = model.signature();
+    let steps = x.len() / signature.input;
+    let has_cell = signature.cell_state > 0;
+    // Hidden and cell states take turns; the reference has them apart.
+    let of = |index: usize| usize::from(has_cell && index % 2 == 1);
+    let mut states: [Vec<f32>; 2] = [vec![], vec![]];
+    let zeros = vec![0.0; sizes.iter().sum()];
+    let mut rest = initial.unwrap_or(&zeros);
+    for (index, size) in sizes.iter().enumerate() {
+        states[of(index)].extend(rest.split_off(..*size).unwrap());
+    }
+    let (mut y, mut all) = (Vec::new(), Vec::new());
+    for step in 0..steps {
+        let x = &x[step * signature.input..][..signature.input];
+        let [h0, c0] = states.clone();
+        let [hn, cn] = &mut states;
+        let mut values = vec![0.0; signature.output];
+        let input = Input::new(x, 1, 1).h0(&h0).c0(&c0);
+        let mut output = Output::new(&mut values).hn(hn).cn(cn);
+        reference::run_in(SumOrder::Lanes, model, &input, &mut output).unwrap();
+        y.extend(values);
+        let mut rest = [&states[0][..], &states[1]];
+        let after = sizes.iter().enumerate();
+        let after = after.flat_map(|(index, size)| rest[of(index)].split_off(..*size).unwrap());
+        all.push(after.copied().collect());
+    }
+    (y, all)
+}
+
 fn check(device: Device, model: &Model) {
     check_with(device, model, f32_weights(), &RAGGED, model);
 }
 
 /// All cells, of which each has other formulas.
-fn cells() -> Vec<Cell> {
+pub(super) fn cells() -> Vec<Cell> {
     let gru = |reset| Cell::Gru {
         gate: Activation::Sigmoid,
         candidate: Activation::Tanh,

@@ -126,6 +126,10 @@ inline Stamped read_stamped(const unsigned long long* at) {
   return {static_cast<unsigned>(bits >> 32), __uint_as_float(static_cast<unsigned>(bits))};
 }
 
+inline void write_signal(unsigned* at, unsigned value) {
+  std::atomic_ref<unsigned>(*at).store(value, std::memory_order_release);
+}
+
 inline void spin_hint() { sched_yield(); }
 
 inline float* in_block(float* here, unsigned rank) {

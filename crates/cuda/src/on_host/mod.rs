@@ -1,20 +1,22 @@
 //! A device of the tests: kernels compiled by the host's C++ compiler, a thread for each of CUDA's.
 //!
 //! Memory is a file, which each launch maps at the same address. So the text of the kernels, their
-//! arguments and all that a model asks of a driver are those of a GPU.
+//! arguments and all that a model asks of a driver are those of a GPU. Work that is started runs
+//! when it is waited for, one piece each time that the signal is polled.
 
 mod cases;
+mod resident_cases;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::arguments::{Address, Bytes};
-use crate::driver::{Buffer, Driver, DriverError, Grid, Synchronisation};
+use crate::driver::{Buffer, Driver, DriverError, Grid, Pinned, Synchronisation};
 use crate::{Device, Kernel};
 
 /// Where launches map the memory: in the part of the address space that sanitizers leave.
@@ -29,13 +31,15 @@ const REQUIRED: &str = "CELLSTREAM_REQUIRE_CXX";
 pub struct Host {
     device: Device,
     memory: Arc<Memory>,
-    launches: AtomicUsize,
 }
 
 struct Memory {
     folder: tempfile::TempDir,
     file: File,
     used: AtomicU64,
+    launches: AtomicUsize,
+    /// Work that was started and has not run.
+    started: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
 }
 
 /// A part of the file.
@@ -69,8 +73,9 @@ impl Host {
                 folder,
                 file,
                 used: AtomicU64::new(0),
+                launches: AtomicUsize::new(0),
+                started: Mutex::default(),
             }),
-            launches: AtomicUsize::new(0),
         })
     }
 }
@@ -124,8 +129,64 @@ fn program(kernel: &Kernel) -> PathBuf {
 
 type Programs = HashMap<String, Arc<(usize, OnceLock<()>)>>;
 
+impl Host {
+    /// Adds work, which runs as late as the device's contract allows: what overwrites memory that
+    /// it still needs gives wrong bits.
+    fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<(), DriverError> {
+        self.memory
+            .started
+            .lock()
+            .unwrap()
+            .push_back(Box::new(work));
+        Ok(())
+    }
+}
+
+impl Memory {
+    /// Runs the oldest work, if there is any.
+    fn run_one(&self) -> bool {
+        let oldest = self.started.lock().unwrap().pop_front();
+        oldest.map(|work| work()).is_some()
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        self.file.write_all_at(bytes, offset).unwrap();
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> Vec<u8> {
+        let mut read = vec![0; bytes];
+        self.file.read_exact_at(&mut read, offset).unwrap();
+        read
+    }
+}
+
+impl Pinned for HostBuffer {
+    fn address(&self) -> Address {
+        Buffer::address(self)
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.bytes);
+        self.memory.write(self.offset + offset as u64, bytes);
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert!(offset + bytes.len() <= self.bytes);
+        let read = self.memory.read(self.offset + offset as u64, bytes.len());
+        bytes.copy_from_slice(&read);
+    }
+
+    fn word(&self) -> u32 {
+        self.memory.run_one();
+        let mut bytes = [0; 4];
+        self.read(0, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+}
+
 impl Driver for Host {
     type Buffer = HostBuffer;
+    type Pinned = HostBuffer;
     type Function = PathBuf;
 
     fn device(&self) -> Device {
@@ -144,20 +205,46 @@ impl Driver for Host {
         })
     }
 
-    fn write(&self, to: &mut HostBuffer, bytes: &[u8]) -> Result<(), DriverError> {
-        assert!(bytes.len() <= to.bytes);
-        to.memory.file.write_all_at(bytes, to.offset).unwrap();
+    fn write(&self, to: &mut HostBuffer, offset: usize, bytes: &[u8]) -> Result<(), DriverError> {
+        assert!(offset + bytes.len() <= to.bytes);
+        let (memory, at, bytes) = (
+            Arc::clone(&to.memory),
+            to.offset + offset as u64,
+            bytes.to_vec(),
+        );
+        self.start(move || memory.write(at, &bytes))
+    }
+
+    fn read(&self, from: &HostBuffer, offset: usize, bytes: &mut [u8]) -> Result<(), DriverError> {
+        self.wait()?;
+        Pinned::read(from, offset, bytes);
         Ok(())
     }
 
-    fn read(&self, from: &HostBuffer, bytes: &mut [u8]) -> Result<(), DriverError> {
-        assert!(bytes.len() <= from.bytes);
-        from.memory.file.read_exact_at(bytes, from.offset).unwrap();
+    fn pinned(&self, bytes: usize) -> Result<HostBuffer, DriverError> {
+        self.allocate(bytes)
+    }
+
+    fn start_write(
+        &self,
+        to: &mut HostBuffer,
+        from: &HostBuffer,
+        bytes: usize,
+    ) -> Result<(), DriverError> {
+        self.copy(from, to, bytes)
+    }
+
+    fn check(&self) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), DriverError> {
+        while self.memory.run_one() {}
         Ok(())
     }
 
     fn clear(&self, buffer: &mut HostBuffer, bytes: usize) -> Result<(), DriverError> {
-        self.write(buffer, &vec![0; bytes])
+        self.write(buffer, 0, &vec![0; bytes])
     }
 
     fn copy(
@@ -166,9 +253,10 @@ impl Driver for Host {
         to: &mut HostBuffer,
         bytes: usize,
     ) -> Result<(), DriverError> {
-        let mut copied = vec![0; bytes];
-        self.read(from, &mut copied)?;
-        self.write(to, &copied)
+        assert!(bytes <= from.bytes && bytes <= to.bytes);
+        let memory = Arc::clone(&to.memory);
+        let (from, to) = (from.offset, to.offset);
+        self.start(move || memory.write(to, &memory.read(from, bytes)))
     }
 
     fn function(&self, kernel: &Kernel) -> Result<PathBuf, DriverError> {
@@ -181,6 +269,14 @@ impl Driver for Host {
         if grid.synchronisation == Synchronisation::Cooperative {
             assert!(blocks <= self.device.multiprocessors as usize);
         }
+        let (memory, program) = (Arc::clone(&self.memory), program.clone());
+        let (grid, arguments) = (*grid, *arguments);
+        self.start(move || memory.launch(&program, &grid, &arguments))
+    }
+}
+
+impl Memory {
+    fn launch(&self, program: &Path, grid: &Grid, arguments: &Bytes) {
         let numbers = [
             grid.blocks[0],
             grid.blocks[1],
@@ -198,15 +294,14 @@ impl Driver for Host {
         );
         launch.extend(arguments.as_slice());
         let index = self.launches.fetch_add(1, Ordering::Relaxed);
-        let folder = self.memory.folder.path();
+        let folder = self.folder.path();
         let file = folder.join(format!("launch{index}"));
         fs::write(&file, launch).unwrap();
         let mut command = Command::new(program);
         command.arg(folder.join("memory"));
-        command.arg(self.memory.used.load(Ordering::Relaxed).to_string());
+        command.arg(self.used.load(Ordering::Relaxed).to_string());
         let ended = command.arg(&file).output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{:?} {said}", ended.status);
-        Ok(())
     }
 }
