@@ -148,6 +148,12 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
+    /// Serve lstm, gru and seq2seq on these CUDA devices (default: 0), which workers use in turn
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "DEVICE,…", value_delimiter = ',', num_args = 0..,
+        default_missing_value = "0", require_equals = true)]
+    #[cfg_attr(feature = "wire", arg(conflicts_with = "server"))]
+    pub cuda: Vec<usize>,
     /// Maximum rows of a batch; several values with --sweep. One number applies to all cells; 64:32
     /// has one for each cell in order (encoder and decoder, tree leaf and node, child and node).
     /// calibrated: measure each cell first, as --calibrate does. Policies that group whole requests
@@ -395,7 +401,18 @@ impl Arguments {
             tasks_at_once: self.tasks_at_once as usize,
             steps_at_once: self.steps_at_once as usize,
             batch_steps: self.batch_steps,
+            cuda: self.cuda_devices(),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_devices(&self) -> Vec<usize> {
+        self.cuda.clone()
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn cuda_devices(&self) -> Vec<usize> {
+        Vec::new()
     }
 
     /// Checks whether the requests can be simulated, and the results written.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::candidate::{Candidate, Launch};
 use crate::drive::{WallClock, priority};
 use crate::workload::{Network, Workload};
+use cellstream::execute::Backend;
 use cellstream::machine::Topology;
 use cellstream::model::Precision;
 use cellstream_command::{Failure, afford, available_memory};
@@ -86,11 +87,38 @@ pub struct EngineSpec {
     pub steps_at_once: usize,
     /// See [`EngineOptions::batch_steps`].
     pub batch_steps: BatchSteps,
+    /// Numbers of CUDA devices, which workers use in turn; the cores without any.
+    pub cuda: Vec<usize>,
+}
+
+impl EngineSpec {
+    /// Opens the devices.
+    fn backends(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
+        if !self.cuda.is_empty() && self.network.is_tree() {
+            return Err(Failure::usage(
+                "--cuda serves lstm, gru and seq2seq; trees run on the CPU",
+            ));
+        }
+        self.cuda.iter().map(|device| open(*device)).collect()
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn open(device: usize) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Arc::new(cellstream_cuda::Cuda::open(device)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open(device: usize) -> Result<Arc<dyn Backend>, Failure> {
+    Err(Failure::new(format!(
+        "CUDA device {device}: this program was built without the feature cuda"
+    )))
 }
 
 /// Starts engines.
 pub struct Engines {
     weights: Weights,
+    backends: Vec<Arc<dyn Backend>>,
     input: usize,
     /// Cores of each worker.
     workers: Vec<Vec<usize>>,
@@ -104,7 +132,7 @@ impl Engines {
     ///
     /// # Errors
     /// Weights and values do not fit into memory; the network does not have the precision; there
-    /// are fewer cores than workers.
+    /// are fewer cores than workers; a CUDA device cannot be opened.
     pub fn new(spec: &EngineSpec, workload: &Workload) -> Result<Engines, Failure> {
         let EngineSpec {
             threads, workers, ..
@@ -114,6 +142,7 @@ impl Engines {
                 "--workers {workers} on {threads} core(s): each worker needs a core; ask for fewer"
             )));
         }
+        let backends = spec.backends()?;
         let memory = Memory::of(spec, workload);
         afford(
             memory.total().checked_mul(4),
@@ -134,6 +163,7 @@ impl Engines {
         };
         Ok(Engines {
             weights,
+            backends,
             input: spec.shape.input as usize,
             workers,
             options,
@@ -142,7 +172,8 @@ impl Engines {
     }
 
     fn unfold(&self, cells: &mut Cells) -> Result<Unfold, NetworkError> {
-        self.weights.unfold(cells, &self.pool, self.input)
+        self.weights
+            .unfold(cells, &self.backends, &self.pool, self.input)
     }
 }
 
@@ -228,6 +259,7 @@ pub(crate) mod tests {
             tasks_at_once: options.tasks_at_once,
             steps_at_once: options.steps_at_once,
             batch_steps: options.batch_steps,
+            cuda: Vec::new(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::ServedShape;
 use crate::workload::{Network, RequestShape, RequestSpec, Tree};
+use cellstream::execute::Backend;
 use cellstream::layers::Embedding;
 use cellstream::model::{Gru, Lstm, Matrix, Model};
 use cellstream_command::Failure;
@@ -92,10 +93,12 @@ impl Weights {
     }
 
     /// Adds the cells to `cells` and returns the function that makes requests of them. Values of
-    /// requests have `input` numbers a row and are slices of `pool`.
+    /// requests have `input` numbers a row and are slices of `pool`. Chains, encoders and decoders
+    /// run on the `backends`, one for each worker in turn, if there are any.
     pub fn unfold(
         &self,
         cells: &mut Cells,
+        backends: &[Arc<dyn Backend>],
         pool: &Arc<[f32]>,
         input: usize,
     ) -> Result<Unfold, NetworkError> {
@@ -109,7 +112,8 @@ impl Weights {
         };
         Ok(match self {
             Weights::Chain(model) => {
-                let chain = Chain::add(cells, ChainCell::new(Arc::clone(model))?);
+                let cell = ChainCell::new(Arc::clone(model))?;
+                let chain = Chain::add(cells, cell.with_backends(backends.iter().cloned()));
                 Box::new(move |request| {
                     let RequestShape::Chain { steps } = request.shape else {
                         unreachable!("the workload is that of the network");
@@ -128,6 +132,8 @@ impl Weights {
                     Arc::clone(&parts.projection),
                     vec![0.0; parts.projection.rows()],
                 )?;
+                let encoder = encoder.with_backends(backends.iter().cloned());
+                let decoder = decoder.with_backends(backends.iter().cloned());
                 let network = Seq2Seq::add(cells, encoder, decoder, 0)?;
                 let symbols = parts.source.symbols();
                 Box::new(move |request| {

@@ -32,6 +32,7 @@ fn machines(count: usize, workers: usize, routing: Routing, times: &[(usize, u64
         tasks_at_once: 1,
         steps_at_once: 1,
         batch_steps: defaults.batch_steps,
+        cuda: Vec::new(),
     };
     let calibrated = vec![Calibration {
         cell: "chain".into(),
