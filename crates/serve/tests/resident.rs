@@ -12,7 +12,7 @@ use cellstream::execute::{
 use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::{Gru, Lstm, Model};
 use cellstream::plan::Plan;
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
+use cellstream_serve::cell_graph::{BatchSizes, Cells, DynamicGraph, Growth, NodeId, NodeOutputs};
 use cellstream_serve::engine::{EngineOptions, ModelOptions, Request, Ticket, Workers};
 use cellstream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
 use cellstream_serve::policy::PolicyKind;
@@ -496,4 +496,47 @@ fn a_model_is_removed_after_its_steps_in_flight() {
         .unwrap()
         .values;
     assert_eq!(bits(&values), served.expected(&x, None, Outputs::Last));
+}
+
+/// Answers states and the output of a node after it was computed, without a look at them.
+struct Answers {
+    ports: usize,
+}
+
+impl DynamicGraph for Answers {
+    fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
+        assert_eq!(outputs.ports(), self.ports);
+        (0..self.ports).for_each(|port| more.answer(node.output(port)));
+    }
+
+    fn reads(&self, _: usize) -> bool {
+        false
+    }
+}
+
+#[test]
+fn readers_that_are_added_later_get_states_from_the_device() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    for model in models() {
+        let served = Served::new(&model, 1, &options(1, 2, 4));
+        let ports = 1 + served_states(&model).len();
+        let requests = requests(&mut rng, 8);
+        let graph = |chain: &Chain, x: &[f32]| {
+            let mut graph = chain.unfold(x, None, Outputs::Last).unwrap();
+            graph.watch(NodeId::new(x.len() / FEATURES - 1));
+            graph
+        };
+        let all = requests
+            .iter()
+            .map(|x| Request::new(graph(&served.chain, x)).grow(Answers { ports }));
+        let tickets = served.engine.submit_all(all).unwrap();
+        let (cells, chain) = &served.oracle;
+        for (x, ticket) in requests.iter().zip(tickets) {
+            let answers = Some(Box::new(Answers { ports }) as Box<dyn DynamicGraph>);
+            let expected = run_unbatched(cells, graph(chain, x), answers).unwrap();
+            assert_eq!(bits(&ticket.wait().unwrap().values), bits(&expected));
+        }
+        // A step of a request is stored once, if it is watched.
+        assert_eq!(served.total(|counts| &counts.stores), requests.len());
+    }
 }

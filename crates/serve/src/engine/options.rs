@@ -23,7 +23,8 @@ pub struct EngineOptions {
     /// [`Cell::cost`](crate::cell_graph::Cell::cost).
     pub sizes: Vec<BatchSizes>,
     /// Maximum number of tasks that a worker gets at once (BatchMaker's MaxTasksToSubmit), further
-    /// steps of their rows not counted.
+    /// steps of their rows not counted. A worker with a device gets the next ones while the last of
+    /// these is in flight.
     pub tasks_at_once: usize,
     /// Maximum number of steps of a chain in one batch, for cells that [support
     /// it](crate::cell_graph::Cell::supports_multiple_steps). More steps read the weights less

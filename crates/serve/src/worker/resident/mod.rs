@@ -204,7 +204,7 @@ impl<R: Send> ResidentRunner<R> {
             (None, Some(model)) => attempt(&*self.cell, || {
                 model.finish(&mut values).map_err(CellError::new)
             }),
-            (failure, _) => Err(failure.clone().unwrap_or(RequestError::ShutDown)),
+            (failure, _) => Err(failure.clone().unwrap_or_else(|| self.gone())),
         };
         let done = Instant::now();
         match finished {
@@ -247,14 +247,16 @@ impl<R: Send> ResidentRunner<R> {
         if self.model.is_none() {
             let (cell, env, room) = (&*self.cell, &self.env, self.room);
             let prepared = attempt(cell, || cell.prepare_resident(env, room))?;
-            let Some(model) = prepared else {
-                let why = CellError::new("its device is gone");
-                let cell = cell.name().to_owned();
-                return Err(RequestError::Cell { cell, why });
-            };
-            self.model = Some(model);
+            self.model = Some(prepared.ok_or_else(|| self.gone())?);
         }
         Ok(())
+    }
+
+    fn gone(&self) -> RequestError {
+        RequestError::Cell {
+            cell: self.cell.name().to_owned(),
+            why: CellError::new("its device is gone"),
+        }
     }
 
     /// Gives each row a slot with its states, and copies the inputs. Rows with missing values are
@@ -495,7 +497,9 @@ impl<R: Send> ResidentRunner<R> {
         if of.values.has_ended() {
             return Ok(());
         }
-        let states = self.read_slot(slot, pool)?;
+        let states = self.read_slot(slot, pool).inspect_err(|error| {
+            self.failed.push((of.row.request, error.clone()));
+        })?;
         let mut values = of.values.lock();
         for (port, state) in states.into_iter().enumerate() {
             values.retain_state(of.row.node, port, || state);
@@ -507,7 +511,6 @@ impl<R: Send> ResidentRunner<R> {
     pub(super) fn evict_request(&mut self, request: RequestKey, pool: &mut BufferPool) {
         for slot in self.slots.of_request(request) {
             if let Err(error) = self.evict(slot, pool) {
-                self.failed.push((request, error.clone()));
                 self.fail(&error);
             }
         }

@@ -25,7 +25,11 @@ impl Results {
         self.places.clear();
         for work in work {
             let (node, values) = (work.row.node, work.values.lock());
-            let is_read = |port| values.is_taken(node, port) || values.is_looked_at(node, port);
+            let is_read = |port| {
+                // Outputs stay in no slot for readers that are added later.
+                let is_kept = port < states || !values.is_watched(node);
+                values.is_taken(node, port) || values.is_looked_at(node, port) || !is_kept
+            };
             // Places follow, when all rows are known.
             let places = (0..all).map(|port| is_read(port).then_some(0));
             self.places.extend(places);
