@@ -1,4 +1,6 @@
-"""Runs of this library and of PyTorch's cuDNN on one GPU: the sizes of DeepCPU's Table 1, and LSTM and GRU of 1024 units.
+"""Runs of this library and of PyTorch's cuDNN on one GPU, and of this library on the CPU's cores.
+
+The sizes are those of DeepCPU's Table 1, and LSTM and GRU of 1024 units by batch (its figure 5c).
 
     python benches/cuda/compare.py [--record]
 
@@ -30,13 +32,14 @@ SIZES = [
     (64, 64, 1, 100), (256, 64, 1, 100), (1024, 64, 1, 100), (64, 256, 1, 100), (64, 1024, 1, 100),
     (1024, 1024, 1, 100), (256, 256, 1, 1), (256, 256, 1, 10), (256, 256, 1, 100), (64, 64, 10, 100),
     (64, 64, 20, 100), (256, 256, 10, 100), (256, 256, 20, 100), (1024, 1024, 10, 100), (1024, 1024, 20, 100),
-    (1024, 1024, 1, 1000), (1024, 1024, 16, 1000), (1024, 1024, 64, 1000), (1024, 1024, 512, 100),
+    (1024, 1024, 1, 1000), (1024, 1024, 16, 1000), (1024, 1024, 64, 1000),
+    (1024, 1024, 4, 100), (1024, 1024, 64, 100), (1024, 1024, 256, 100), (1024, 1024, 512, 100),
 ]  # fmt: skip
 
 
-def ours(shapes: list[tuple]) -> dict[tuple, float]:
+def ours(shapes: list[tuple], *device: str) -> dict[tuple, float]:
     lines = "\n".join(",".join(map(str, shape)) for shape in shapes) + "\n"
-    done = subprocess.run([PROGRAM], input=lines, capture_output=True, text=True, check=False)
+    done = subprocess.run([PROGRAM, *device], input=lines, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     rows = csv.DictReader(done.stdout.splitlines())
@@ -64,6 +67,7 @@ def main() -> None:
     shapes = [(cell, *size) for cell in ("lstm", "gru") for size in SIZES]
     mine: dict[tuple, list[float]] = {shape: [] for shape in shapes}
     theirs: dict[tuple, list[float]] = {shape: [] for shape in shapes}
+    cpu = ours(shapes, "cpu")
     for _ in range(ROUNDS):
         for shape, median in ours(shapes).items():
             mine[shape].append(median)
@@ -75,7 +79,7 @@ def main() -> None:
         names = ("cell", "input", "hidden", "batch", "steps")
         found.append({
             **dict(zip(names, shape)), "cellstream_ms": f"{here:.4f}", "cudnn_ms": f"{there:.4f}",
-            "us_per_step": f"{1e3 * here / shape[-1]:.2f}", "ratio": f"{there / here:.2f}",
+            "cpu_ms": f"{cpu[shape]:.4f}", "us_per_step": f"{1e3 * here / shape[-1]:.2f}", "ratio": f"{there / here:.2f}",
         })  # fmt: skip
         print(*found[-1].values(), sep="  ", flush=True)
     if given.record:

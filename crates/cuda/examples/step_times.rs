@@ -1,15 +1,16 @@
-//! Times of runs on a GPU, as CSV: a line for each shape of standard input,
+//! Times of runs on a GPU, or on the CPU's cores, as CSV: a line for each shape of standard input,
 //! `cell,input,hidden,batch,steps`.
 //!
-//!     cargo run --release -p cellstream-cuda --features cuda --example step_times <shapes.csv
+//!     cargo run --release -p cellstream-cuda --features cuda --example step_times [cpu] <shapes.csv
 //!
-//! A run copies its input to the device and its output back.
+//! A run on a GPU copies its input to the device and its output back.
 
 use std::error::Error;
 use std::io::BufRead;
 use std::time::Instant;
 
-use cellstream::execute::Backend;
+use cellstream::execute::{Backend, Cpu};
+use cellstream::machine::Topology;
 use cellstream::model::{Gru, Input, Lstm, Output, Rnn};
 use cellstream::plan::Plan;
 use cellstream_cuda::Cuda;
@@ -17,8 +18,12 @@ use cellstream_cuda::Cuda;
 const RUNS: usize = 30;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let cuda = Cuda::open(0)?;
-    eprintln!("{}", cuda.device_name());
+    let cores = Topology::detect().team_size();
+    let backend: Box<dyn Backend> = match std::env::args().nth(1).as_deref() {
+        Some("cpu") => Box::new(Cpu::new()),
+        Some(other) => return Err(format!("{other}: expected cpu or nothing").into()),
+        None => Box::new(Cuda::open(0)?),
+    };
     println!("cell,input,hidden,batch,steps,median_ms,least_ms,greatest_ms");
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -34,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "rnn" => Rnn::new(input, hidden).random(1)?,
             _ => return Err(format!("{cell}: expected lstm, gru or rnn").into()),
         };
-        let mut prepared = cuda.prepare(&model, &Plan::estimate(&model, batch, steps, 1))?;
+        let plan = Plan::estimate(&model, batch, steps, cores);
+        let mut prepared = backend.prepare(&model, &plan)?;
         let x = vec![0.5; steps * batch * input];
         let mut y = vec![0.0; steps * batch * hidden];
         let mut times = Vec::new();

@@ -26,9 +26,9 @@ struct Direction {
   const StoredWeights* weights;   // in the order of `weights.rs`
   const float* candidate_bias;    // [hidden], GRU that resets after the product
   const float* peepholes;         // [3, hidden]: to input, forget and output gate
-  const float* initial;           // [rows, hidden] states before the first step, at `from_rows`
-  float* last;                    // [rows, hidden] states after the last step, at `to_rows`
-  float* cell;                    // [rows, hidden] cell states, before and after
+  float* states;                  // [rows, hidden]: before the first step at `from_rows`, after the
+                                  // last one of each sequence at `to_rows`
+  float* cell;                    // [rows, hidden] cell states, as `states`
   float* output;                  // [steps, batch, output_stride], of which `hidden` are written
   unsigned long long* exchanged;  // [2, batch, hidden] stamped states; [2, ...] more before a reset
   int is_reverse;
@@ -38,8 +38,7 @@ struct Direction {
 struct Sequences {
   Direction directions[2];
   const int* lengths;    // [batch], descending
-  // [batch]: the rows of the states, where these are not those of the batch. No row is read by one
-  // sequence and written by another.
+  // [batch]. No block writes a row that another reads: the two rows of a sequence differ.
   const int* from_rows;
   const int* to_rows;
   int batch;
@@ -48,8 +47,10 @@ struct Sequences {
   unsigned stamp;  // of step 0; the next launch that exchanges here has larger ones
 };
 
-// The row of the states of a sequence.
-__device__ inline size_t state_row(const int* rows, int row) { return rows ? rows[row] : row; }
+// The states of a sequence, at one of these rows.
+__device__ inline float* state_of(float* states, const int* rows, int row, int hidden) {
+  return states + static_cast<size_t>(rows[row]) * hidden;
+}
 
 // The weights of this warp, where they are.
 struct WarpWeights {
@@ -163,9 +164,10 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
 
 #if CLUSTER
   const size_t parity_size = static_cast<size_t>(padded_batch) * STRIDE;
-  for (int row = 0; row < batch; ++row)
-    for (int k = thread; k < hidden; k += THREADS)
-      states[row * STRIDE + k] = direction.initial[state_row(run.from_rows, row) * hidden + k];
+  for (int row = 0; row < batch; ++row) {
+    const float* initial = state_of(direction.states, run.from_rows, row, hidden);
+    for (int k = thread; k < hidden; k += THREADS) states[row * STRIDE + k] = initial[k];
+  }
   // No block writes states here before all have begun.
   cluster_barrier();
 #else
@@ -189,7 +191,7 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
       }
 #if CELL == LSTM
       const int* cell_rows = step == 0 ? run.from_rows : run.to_rows;
-      float c = computes ? direction.cell[state_row(cell_rows, row) * hidden + unit] : 0.0f;
+      float c = computes ? state_of(direction.cell, cell_rows, row, hidden)[unit] : 0.0f;
 #endif
 
 #if CLUSTER
@@ -200,7 +202,7 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
       round++;
       for (int i = 0; i < TILE && tile + i < batch && run.lengths[tile + i] > step; ++i) {
         if (step == 0) {
-          const float* initial = direction.initial + state_row(run.from_rows, tile + i) * hidden;
+          const float* initial = state_of(direction.states, run.from_rows, tile + i, hidden);
           for (int k = thread; k < hidden; k += THREADS) state[i * STRIDE + k] = initial[k];
         } else {
           const size_t from = static_cast<size_t>(tile + i) * hidden;
@@ -228,7 +230,7 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
         }
 #if CELL == LSTM
         h = new_state(z, c, PEEPHOLES ? direction.peepholes + unit : nullptr, hidden);
-        direction.cell[state_row(run.to_rows, row) * hidden + unit] = c;
+        state_of(direction.cell, run.to_rows, row, hidden)[unit] = c;
 #elif CELL == RNN
         h = new_state(z);
 #elif CELL == LIGHT_GRU
@@ -277,7 +279,7 @@ extern "C" __global__ void CLUSTER_SIZE __launch_bounds__(THREADS, 1)
 #endif
         direction.output[place * run.output_stride + unit] = h;
         if (step + 1 == length)
-          direction.last[state_row(run.to_rows, row) * hidden + unit] = h;
+          state_of(direction.states, run.to_rows, row, hidden)[unit] = h;
       }
 #if CLUSTER
       // The next tile has totals of its own in the same place.

@@ -12,9 +12,22 @@ pub(crate) trait Driver: Send {
     type Pinned: Pinned;
     /// A compiled kernel.
     type Function: Send;
+    /// A place in a stream.
+    type Event: Send;
 
     /// Its limits.
     fn device(&self) -> Device;
+
+    /// Another stream of the device.
+    fn stream(&self) -> Result<Self, DriverError>
+    where
+        Self: Sized;
+
+    /// The place in this stream after all that was started.
+    fn record(&self) -> Result<Self::Event, DriverError>;
+
+    /// What is started from now on runs after what another stream has started before its event.
+    fn follow(&self, event: &Self::Event) -> Result<(), DriverError>;
 
     /// Memory of zeros.
     fn allocate(&self, bytes: usize) -> Result<Self::Buffer, DriverError>;
@@ -43,13 +56,11 @@ pub(crate) trait Driver: Send {
     /// Waits for all that was started.
     fn wait(&self) -> Result<(), DriverError>;
 
-    /// Fills the first bytes with zeros.
-    fn clear(&self, buffer: &mut Self::Buffer, bytes: usize) -> Result<(), DriverError>;
-
-    fn copy(
+    /// Fills bytes from `offset` on with zeros.
+    fn clear(
         &self,
-        from: &Self::Buffer,
-        to: &mut Self::Buffer,
+        buffer: &mut Self::Buffer,
+        offset: usize,
         bytes: usize,
     ) -> Result<(), DriverError>;
 

@@ -27,7 +27,13 @@ pub(crate) struct Settings {
     pub weights: WeightType,
     /// The plan of a layer.
     pub choose: Choose,
+    /// The fewest steps of a chunk of a wavefront.
+    pub least_chunk: usize,
 }
+
+/// [`Settings::least_chunk`] of a GPU: the steps of a chunk should take several times as long as its
+/// launches.
+pub(crate) const LEAST_CHUNK: usize = 32;
 
 /// The choice of a plan for a device and size.
 pub(crate) type Choose =
@@ -38,20 +44,8 @@ pub(crate) type Choose =
 pub(crate) struct LayerRoom {
     pub batch: usize,
     pub steps: usize,
-    /// Rows of the states, if they are not those of the batch: a run names rows to read and rows to
-    /// write.
-    pub state_rows: Option<usize>,
-}
-
-impl LayerRoom {
-    /// Each sequence has the states of its row.
-    pub fn of_batch((batch, steps): (usize, usize)) -> LayerRoom {
-        LayerRoom {
-            batch,
-            steps,
-            state_rows: None,
-        }
-    }
+    /// Rows of the states. A run names rows to read and other rows to write.
+    pub state_rows: usize,
 }
 
 /// A layer on a device.
@@ -77,9 +71,8 @@ struct DeviceDirection<D: Driver> {
     peepholes: Option<D::Buffer>,
     products: D::Buffer,
     exchanged: D::Buffer,
-    initial: D::Buffer,
-    /// Where it is not `initial`.
-    last: Option<D::Buffer>,
+    /// `[state_rows, hidden]`.
+    hidden: D::Buffer,
     cell: Option<D::Buffer>,
     is_reverse: bool,
 }
@@ -95,8 +88,7 @@ pub(crate) struct Extent {
     pub is_ragged: bool,
     /// Stamp of the first step.
     pub stamp: u32,
-    /// The rows of the states, where the layer's room has some.
-    pub state_rows: Option<StateRows>,
+    pub state_rows: StateRows,
 }
 
 /// The rows of the states of each sequence: 32-bit numbers on the device.
@@ -121,18 +113,17 @@ impl<D: Driver> DeviceLayer<D> {
         driver: &D,
         index: usize,
         layer: &Layer,
-        settings: &Settings,
+        weights: WeightType,
+        plan: LaunchPlan,
         room: LayerRoom,
     ) -> Result<DeviceLayer<D>, PrepareError> {
-        let Settings { weights, choose } = settings;
         let LayerRoom { batch, steps, .. } = room;
         let first = &layer.directions()[0];
-        let size = RecurrenceSize::of_layer(layer, batch, *weights);
+        let size = RecurrenceSize::of_layer(layer, batch, weights);
         let RecurrenceSize { hidden, gates, .. } = size;
-        let plan = choose(&driver.device(), size)?;
-        let kernel = Kernel::recurrent(index, first, &plan, *weights)?;
+        let kernel = Kernel::recurrent(index, first, &plan, weights)?;
         for other in &layer.directions()[1..] {
-            if Kernel::recurrent(index, other, &plan, *weights)? != kernel {
+            if Kernel::recurrent(index, other, &plan, weights)? != kernel {
                 return Err(PrepareError::Plan(PlanError::Unsupported {
                     layer: index,
                     what: "a pair of directions with different activations",
@@ -146,7 +137,7 @@ impl<D: Driver> DeviceLayer<D> {
         Ok(DeviceLayer {
             plan,
             recurrent: driver.function(&kernel)?,
-            input_products: driver.function(&Kernel::input_products(*weights))?,
+            input_products: driver.function(&Kernel::input_products(weights))?,
             add_directions: match adds {
                 true => Some(driver.function(&Kernel::add_directions())?),
                 false => None,
@@ -167,58 +158,23 @@ impl<D: Driver> DeviceLayer<D> {
         &self.plan
     }
 
-    /// Sets the initial states of direction `index` from `[batch, hidden]` values.
-    pub fn set_states(
-        &mut self,
-        driver: &D,
-        index: usize,
-        h: &[u8],
-        c: &[u8],
-    ) -> Result<(), DriverError> {
-        let direction = &mut self.directions[index];
-        driver.write(&mut direction.initial, 0, h)?;
-        // A sequence of no steps keeps its state.
-        if let Some(last) = &mut direction.last {
-            driver.copy(&direction.initial, last, h.len())?;
-        }
-        match &mut direction.cell {
-            Some(cell) => driver.write(cell, 0, c),
-            None => Ok(()),
-        }
-    }
-
-    /// Reads the final states of direction `index`, `[batch, hidden]` values.
-    pub fn states(
-        &self,
-        driver: &D,
-        index: usize,
-        h: &mut [u8],
-        c: &mut [u8],
-    ) -> Result<(), DriverError> {
-        let direction = &self.directions[index];
-        driver.read(direction.last.as_ref().unwrap_or(&direction.initial), 0, h)?;
-        match &direction.cell {
-            Some(cell) => driver.read(cell, 0, c),
-            None => Ok(()),
-        }
-    }
-
-    /// The rows of a state of the first direction, in a layer with rows of its own.
-    pub fn state_rows(&mut self, kind: StateKind) -> Option<&mut D::Buffer> {
-        let direction = self.directions.first_mut()?;
+    /// The rows of a state of direction `index`, `[state_rows, size]`.
+    pub fn state_rows(&mut self, index: usize, kind: StateKind) -> Option<&mut D::Buffer> {
+        let direction = self.directions.get_mut(index)?;
         match kind {
-            StateKind::Hidden => Some(&mut direction.initial),
+            StateKind::Hidden => Some(&mut direction.hidden),
             StateKind::Cell => direction.cell.as_mut(),
         }
     }
 
-    /// Starts the layer: `input` is `[steps, batch, features]`, `output` `[steps, batch, outputs]`.
+    /// Starts the layer: `input` is `[steps, batch, features]`; `[steps, batch, outputs]` are
+    /// written to `output` from byte `offset` on.
     pub fn start(
         &mut self,
         driver: &D,
         extent: Extent,
         input: Address,
-        output: &mut D::Buffer,
+        (output, offset): (&mut D::Buffer, usize),
     ) -> Result<(), DriverError> {
         let Extent { batch, steps, .. } = extent;
         let rows = steps * batch;
@@ -244,24 +200,29 @@ impl<D: Driver> DeviceLayer<D> {
             driver.launch(&self.input_products, &grid, &arguments.bytes())?;
         }
         let both = self.directions.len() * self.hidden;
-        let target = self.sum.as_mut().unwrap_or(output);
+        let (to, merged) = (offset, output.address() + offset as Address);
+        let (target, offset) = match &mut self.sum {
+            Some(sum) => (sum, 0),
+            None => (output, to),
+        };
         if extent.is_ragged {
             // Outputs past the end of a sequence are zero.
-            driver.clear(target, rows * both * size_of::<f32>())?;
+            driver.clear(target, offset, rows * both * size_of::<f32>())?;
         }
+        let target = target.address() + offset as Address;
         let mut arguments = RecurrentArguments {
             lengths: extent.lengths,
             batch,
             hidden: self.hidden,
             output_stride: both,
             stamp: extent.stamp,
-            from_rows: extent.state_rows.map_or(0, |rows| rows.from),
-            to_rows: extent.state_rows.map_or(0, |rows| rows.to),
+            from_rows: extent.state_rows.from,
+            to_rows: extent.state_rows.to,
             ..RecurrentArguments::default()
         };
         for (index, direction) in self.directions.iter().enumerate() {
             let before = index * self.hidden * size_of::<f32>();
-            arguments.directions[index] = direction.arguments(target.address() + before as Address);
+            arguments.directions[index] = direction.arguments(target + before as Address);
         }
         let grid = Grid {
             blocks: [self.plan.blocks, self.directions.len()],
@@ -278,7 +239,7 @@ impl<D: Driver> DeviceLayer<D> {
         };
         let arguments = MergeArguments {
             from: pairs.address(),
-            to: output.address(),
+            to: merged,
             rows,
             width: self.hidden,
         };
@@ -295,7 +256,7 @@ impl<D: Driver> DeviceLayer<D> {
     pub fn clear_stamps(&mut self, driver: &D) -> Result<(), DriverError> {
         for direction in &mut self.directions {
             let bytes = direction.exchanged.bytes();
-            driver.clear(&mut direction.exchanged, bytes)?;
+            driver.clear(&mut direction.exchanged, 0, bytes)?;
         }
         Ok(())
     }
@@ -346,7 +307,7 @@ impl<D: Driver> DeviceDirection<D> {
         let matrix = |matrix: &Matrix| -> Result<D::Buffer, PrepareError> {
             Ok(upload(driver, &pack_rows(layer, matrix, weights)?)?)
         };
-        let state = || allocate(driver, &[room.state_rows.unwrap_or(batch), hidden]);
+        let state = || allocate(driver, &[room.state_rows, hidden]);
         let words = match plan.exchange {
             Exchange::Stamped => 2 * (1 + usize::from(size.resets_before)),
             Exchange::Cluster => 0,
@@ -369,11 +330,7 @@ impl<D: Driver> DeviceDirection<D> {
             products: allocate(driver, &[room.steps, batch, rows])?,
             // A word has two values of four bytes.
             exchanged: allocate(driver, &[words, batch, hidden, 2])?,
-            initial: state()?,
-            last: match room.state_rows {
-                Some(_) => None,
-                None => Some(state()?),
-            },
+            hidden: state()?,
             cell: match direction.cell_state_size() {
                 0 => None,
                 _ => Some(state()?),
@@ -389,8 +346,7 @@ impl<D: Driver> DeviceDirection<D> {
             weights: self.recurrent_weights.address(),
             candidate_bias: of(&self.candidate_bias),
             peepholes: of(&self.peepholes),
-            initial: self.initial.address(),
-            last: self.last.as_ref().unwrap_or(&self.initial).address(),
+            states: self.hidden.address(),
             cell: of(&self.cell),
             output,
             exchanged: self.exchanged.address(),

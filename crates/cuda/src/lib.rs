@@ -36,6 +36,8 @@ mod symbols;
 #[cfg(feature = "cuda")]
 mod tune;
 mod tuned;
+#[cfg(feature = "cuda")]
+mod wavefront;
 mod weights;
 
 pub use device::Device;

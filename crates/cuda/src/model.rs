@@ -1,13 +1,18 @@
-//! A model on a device: the order of rows, copies, and the layers one after the other.
+//! A model on a device: the order of rows, copies, and the layers one after the other or as a
+//! [wavefront](crate::wavefront).
 
 use cellstream::execute::{PreparedModel, RunError, SessionError, Steps};
 use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::{Input, InputError, Layer, Model, Output, Precision, Signature};
 
+use crate::arguments::Address;
 use crate::driver::{Buffer, Driver, DriverError};
-use crate::layer::{DeviceLayer, Extent, LayerRoom, Settings, allocate};
+use crate::layer::{
+    DeviceLayer, Extent, LayerRoom, Settings, StateKind, StateRows, allocate, upload,
+};
 use crate::stamps::Stamps;
-use crate::{PlanError, WeightType};
+use crate::wavefront::{self, Wavefront};
+use crate::{LaunchPlan, PlanError, RecurrenceSize, WeightType};
 
 /// Why a model could not be prepared for a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,9 +38,15 @@ pub(crate) struct DeviceModel<D: Driver> {
     settings: Settings,
     room: (usize, usize),
     layers: Vec<DeviceLayer<D>>,
+    wavefront: Option<Wavefront<D>>,
+    /// Steps of a launch: all, or those of a chunk of the wavefront.
+    chunk: usize,
+    /// `[chunks, batch]` 32-bit numbers: the steps of each chunk.
     lengths: D::Buffer,
-    /// The input of a layer and its output, which change places.
-    values: [D::Buffer; 2],
+    /// 32-bit numbers from 0: the rows of the states.
+    rows: D::Buffer,
+    /// The input of the first layer, then outputs of the layers in turn.
+    values: Vec<D::Buffer>,
     stamps: Stamps,
     staging: Staging,
 }
@@ -79,18 +90,61 @@ impl<D: Driver> DeviceModel<D> {
         (batch, steps): (usize, usize),
     ) -> Result<DeviceModel<D>, SessionError> {
         let room = checked_room(model, batch, steps)?;
-        let (layers, lengths, values) = buffers(&driver, model, &settings, room)?;
-        Ok(DeviceModel {
+        Ok(DeviceModel::with_room(
             driver,
-            model: model.clone(),
+            model.clone(),
+            settings,
+            room,
+        )?)
+    }
+
+    fn with_room(
+        driver: D,
+        model: Model,
+        settings: Settings,
+        room: (usize, usize),
+    ) -> Result<DeviceModel<D>, PrepareError> {
+        let (batch, steps) = room;
+        let found = wavefront::plans(&driver.device(), &model, &settings, room);
+        let (plans, chunk) = match &found {
+            Some(of) => (of.plans.clone(), of.chunk),
+            None => (plans(&driver, &model, &settings, batch)?, steps),
+        };
+        let layer_room = LayerRoom {
+            batch,
+            steps: chunk,
+            state_rows: 2 * batch,
+        };
+        let layers = model.layers().iter().zip(plans).enumerate();
+        let layers = layers.map(|(index, (layer, plan))| {
+            DeviceLayer::new(&driver, index, layer, settings.weights, plan, layer_room)
+        });
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let wavefront = found.map(|_| Wavefront::new(&driver, layers.len()));
+        // A layer of a wavefront reads what the one below wrote in an earlier chunk.
+        let buffers = wavefront.as_ref().map_or(2, |_| layers.len() + 1);
+        let values = || allocate(&driver, &[steps, batch, widest(&model)]);
+        let rows: Vec<u8> = (0..2 * batch as u32).flat_map(u32::to_le_bytes).collect();
+        Ok(DeviceModel {
+            lengths: allocate(&driver, &[steps.div_ceil(chunk), batch])?,
+            rows: upload(&driver, &rows)?,
+            values: (0..buffers).map(|_| values()).collect::<Result<_, _>>()?,
+            wavefront: wavefront.transpose()?,
+            driver,
+            model,
             settings,
             room,
             layers,
-            lengths,
-            values,
+            chunk,
             stamps: Stamps::default(),
             staging: Staging::default(),
         })
+    }
+
+    /// Whether the layers run at once.
+    #[cfg(test)]
+    pub fn is_wavefront(&self) -> bool {
+        self.wavefront.is_some()
     }
 
     /// Sets the stamp of the next step.
@@ -132,48 +186,107 @@ impl<D: Driver> DeviceModel<D> {
         }
         self.driver.write(&mut self.values[0], 0, &staging.bytes)?;
         staging.bytes.clear();
-        let lengths = staging.lengths.iter();
-        staging
-            .bytes
-            .extend(lengths.flat_map(|length| (*length as u32).to_le_bytes()));
+        for chunk in 0..steps.div_ceil(self.chunk) {
+            let of_chunk = |length: &usize| {
+                let left = length.saturating_sub(chunk * self.chunk);
+                (left.min(self.chunk) as u32).to_le_bytes()
+            };
+            let lengths = staging.lengths.iter();
+            staging.bytes.extend(lengths.flat_map(of_chunk));
+        }
         self.driver.write(&mut self.lengths, 0, &staging.bytes)?;
-        let mut states = staging.states.chunks(2);
-        for layer in &mut self.layers {
-            for index in 0..layer.plan().directions {
-                let Some([h, c]) = states.next() else { break };
-                staging.bytes.clear();
-                append_bytes(&mut staging.bytes, h);
-                append_bytes(&mut staging.bytes, c);
-                let (h, c) = staging.bytes.split_at(4 * h.len());
-                layer.set_states(&self.driver, index, h, c)?;
+        self.write_states()?;
+        let stamp = self.stamps.take(steps, &self.driver, &mut self.layers)?;
+        self.start_layers(batch, steps, stamp)?;
+        self.read_states(batch)
+    }
+
+    /// Starts all layers, chunk by chunk.
+    fn start_layers(&mut self, batch: usize, steps: usize, stamp: u32) -> Result<(), DriverError> {
+        let is_ragged = self.staging.lengths.iter().any(|length| *length < steps);
+        let count = self.values.len();
+        if let Some(wavefront) = &mut self.wavefront {
+            wavefront.begin(&self.driver)?;
+        }
+        for (chunk, first) in (0..steps).step_by(self.chunk).enumerate() {
+            // A chunk reads the rows that the one before it wrote, and writes the others.
+            let half = |of: usize| self.rows.address() + (4 * batch * (of % 2)) as Address;
+            let extent = Extent {
+                batch,
+                steps: self.chunk.min(steps - first),
+                lengths: self.lengths.address() + (4 * chunk * batch) as Address,
+                is_ragged,
+                stamp: stamp + first as u32,
+                state_rows: StateRows {
+                    from: half(chunk),
+                    to: half(chunk + 1),
+                },
+            };
+            let layers = self.layers.iter_mut().zip(self.model.layers()).enumerate();
+            for (index, (layer, of)) in layers {
+                let before = (4 * first * batch * of.input_size()) as Address;
+                let input = self.values[index % count].address() + before;
+                let offset = 4 * first * batch * of.output_size();
+                let output = (&mut self.values[(index + 1) % count], offset);
+                match &mut self.wavefront {
+                    None => layer.start(&self.driver, extent, input, output)?,
+                    Some(wavefront) => {
+                        wavefront
+                            .run(index, |stream| layer.start(stream, extent, input, output))?;
+                    }
+                }
             }
         }
-
-        let stamp = self.stamps.take(steps, &self.driver, &mut self.layers)?;
-        let staging = &mut self.staging;
-        let extent = Extent {
-            batch,
-            steps,
-            lengths: self.lengths.address(),
-            is_ragged: staging.lengths.iter().any(|length| *length < steps),
-            stamp,
-            state_rows: None,
-        };
-        for layer in &mut self.layers {
-            let [input, output] = &mut self.values;
-            layer.start(&self.driver, extent, input.address(), output)?;
-            self.values.swap(0, 1);
+        match &mut self.wavefront {
+            Some(wavefront) => wavefront.end(&self.driver),
+            None => Ok(()),
         }
+    }
 
-        let mut states = staging.states.chunks_mut(2);
-        for layer in &self.layers {
+    /// Writes the initial states of all directions.
+    fn write_states(&mut self) -> Result<(), DriverError> {
+        let mut states = self.staging.states.iter();
+        let bytes = &mut self.staging.bytes;
+        for layer in &mut self.layers {
             for index in 0..layer.plan().directions {
-                let Some([h, c]) = states.next() else { break };
-                staging.bytes.resize(4 * (h.len() + c.len()), 0);
-                let (h_bytes, c_bytes) = staging.bytes.split_at_mut(4 * h.len());
-                layer.states(&self.driver, index, h_bytes, c_bytes)?;
-                read_values(h_bytes, h);
-                read_values(c_bytes, c);
+                for kind in [StateKind::Hidden, StateKind::Cell] {
+                    let Some(state) = states.next() else { break };
+                    bytes.clear();
+                    append_bytes(bytes, state);
+                    if let Some(rows) = layer.state_rows(index, kind) {
+                        self.driver.write(rows, 0, bytes)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the final states of all directions: of each sequence those that its last chunk wrote.
+    fn read_states(&mut self, batch: usize) -> Result<(), DriverError> {
+        let Staging {
+            states,
+            bytes,
+            lengths,
+            ..
+        } = &mut self.staging;
+        let mut states = states.iter_mut();
+        for layer in &mut self.layers {
+            for index in 0..layer.plan().directions {
+                for kind in [StateKind::Hidden, StateKind::Cell] {
+                    let Some(state) = states.next() else { break };
+                    let Some(rows) = layer.state_rows(index, kind) else {
+                        continue;
+                    };
+                    bytes.resize(2 * 4 * state.len(), 0);
+                    self.driver.read(rows, 0, bytes)?;
+                    let size = state.len() / batch;
+                    for (row, length) in lengths.iter().enumerate() {
+                        let from = row + batch * (length.div_ceil(self.chunk) % 2);
+                        let values = &mut state[row * size..][..size];
+                        read_values(&bytes[4 * from * size..][..4 * size], values);
+                    }
+                }
             }
         }
         Ok(())
@@ -192,7 +305,8 @@ impl<D: Driver> DeviceModel<D> {
         let batch = staging.order.len();
         staging.bytes.resize(computed * batch * bytes, 0);
         if computed > 0 {
-            self.driver.read(&self.values[0], 0, &mut staging.bytes)?;
+            let output = &self.values[self.layers.len() % self.values.len()];
+            self.driver.read(output, 0, &mut staging.bytes)?;
         }
         for step in 0..computed {
             for (at, caller) in staging.order.iter().enumerate() {
@@ -254,10 +368,9 @@ impl<D: Driver> PreparedModel for DeviceModel<D> {
         let larger = (batch.max(self.room.0), steps.max(self.room.1));
         if larger != self.room {
             let room = checked_room(&self.model, larger.0, larger.1)?;
-            let made = buffers(&self.driver, &self.model, &self.settings, room)?;
-            (self.layers, self.lengths, self.values) = made;
-            self.room = room;
-            self.stamps = Stamps::default();
+            let (model, settings) = (self.model.clone(), self.settings.clone());
+            let driver = self.driver.stream().map_err(PrepareError::from)?;
+            *self = DeviceModel::with_room(driver, model, settings, room)?;
         }
         Ok(())
     }
@@ -405,26 +518,19 @@ pub(crate) fn failed(error: DriverError) -> RunError {
     RunError::Backend(error.to_string())
 }
 
-/// Layers, lengths and values on a device.
-type Buffers<D> = (
-    Vec<DeviceLayer<D>>,
-    <D as Driver>::Buffer,
-    [<D as Driver>::Buffer; 2],
-);
-
-fn buffers<D: Driver>(
+/// The plan of each layer, when it has the device alone.
+fn plans<D: Driver>(
     driver: &D,
     model: &Model,
     settings: &Settings,
-    (batch, steps): (usize, usize),
-) -> Result<Buffers<D>, PrepareError> {
-    let layers = model.layers().iter().enumerate();
-    let room = LayerRoom::of_batch((batch, steps));
-    let layers =
-        layers.map(|(index, layer)| DeviceLayer::new(driver, index, layer, settings, room));
-    let layers = layers.collect::<Result<_, _>>()?;
-    let values = || allocate(driver, &[steps, batch, widest(model)]);
-    Ok((layers, allocate(driver, &[batch])?, [values()?, values()?]))
+    batch: usize,
+) -> Result<Vec<LaunchPlan>, PlanError> {
+    let layers = model.layers().iter();
+    let plans = layers.map(|layer| {
+        let size = RecurrenceSize::of_layer(layer, batch, settings.weights);
+        (settings.choose)(&driver.device(), size)
+    });
+    plans.collect()
 }
 
 /// The most features of an input or output of a layer.

@@ -1,12 +1,12 @@
 //! The fastest plan of a layer, by timing all that fit.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cellstream::model::{Layer, Model};
 
+use crate::arguments::Address;
 use crate::driver::{Buffer, Driver, DriverError};
-use crate::layer::{DeviceLayer, Extent, LayerRoom, Settings, allocate};
+use crate::layer::{DeviceLayer, Extent, LayerRoom, StateRows, allocate, upload};
 use crate::model::PrepareError;
 use crate::{LaunchPlan, RecurrenceSize, TunedPlans, WeightType};
 
@@ -41,11 +41,12 @@ fn fastest<D: Driver>(
     let device = driver.device();
     let mut best = (LaunchPlan::choose(&device, size)?, Duration::MAX);
     for plan in LaunchPlan::candidates(&device, size) {
-        let settings = Settings {
-            weights: size.weights,
-            choose: Arc::new(move |_, _| Ok(plan)),
+        let layer_room = LayerRoom {
+            batch: room.0,
+            steps: room.1,
+            state_rows: 2 * room.0,
         };
-        let mut on = DeviceLayer::new(driver, index, layer, &settings, LayerRoom::of_batch(room))?;
+        let mut on = DeviceLayer::new(driver, index, layer, size.weights, plan, layer_room)?;
         match time(driver, &mut on, layer, room) {
             Ok(time) if time < best.1 => best = (plan, time),
             Ok(_) | Err(DriverError::NotResident { .. }) => {}
@@ -66,6 +67,18 @@ fn time<D: Driver>(
     let mut output = allocate(driver, &[steps, batch, of.output_size()])?;
     let mut lengths = allocate(driver, &[batch])?;
     driver.write(&mut lengths, 0, &(steps as u32).to_le_bytes().repeat(batch))?;
+    let rows: Vec<u32> = (0..2 * batch as u32).collect();
+    let rows = upload(
+        driver,
+        &rows
+            .iter()
+            .flat_map(|row| row.to_le_bytes())
+            .collect::<Vec<_>>(),
+    )?;
+    let state_rows = StateRows {
+        from: rows.address(),
+        to: rows.address() + (4 * batch) as Address,
+    };
     let mut best = Duration::MAX;
     for run in 0..=RUNS {
         let extent = Extent {
@@ -74,10 +87,10 @@ fn time<D: Driver>(
             lengths: lengths.address(),
             is_ragged: false,
             stamp: (1 + run * steps) as u32,
-            state_rows: None,
+            state_rows,
         };
         let start = Instant::now();
-        layer.start(driver, extent, input.address(), &mut output)?;
+        layer.start(driver, extent, input.address(), (&mut output, 0))?;
         // Waits for the run.
         driver.read(&output, 0, &mut [0; 4])?;
         if run > 0 {

@@ -14,7 +14,7 @@ use cellstream::plan::Plan;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, DriverError as CallError};
 
-use crate::layer::Settings;
+use crate::layer::{LEAST_CHUNK, Settings};
 use crate::model::{DeviceModel, checked_room, weights_of};
 use crate::resident::ResidentStack;
 use crate::tune::tune;
@@ -140,6 +140,7 @@ impl Cuda {
                     .get(size)
                     .map_or_else(|| LaunchPlan::choose(device, size), Ok)
             }),
+            least_chunk: LEAST_CHUNK,
         }
     }
 

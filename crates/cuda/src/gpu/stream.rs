@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute, CUresult};
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
+    CudaContext, CudaEvent, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DeviceRepr,
     LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
@@ -93,9 +93,24 @@ impl Driver for Stream {
     type Buffer = DeviceBuffer;
     type Pinned = PinnedBuffer;
     type Function = CudaFunction;
+    type Event = CudaEvent;
 
     fn device(&self) -> Device {
         self.device
+    }
+
+    fn stream(&self) -> Result<Stream, DriverError> {
+        Stream::open(&self.context, self.device, &self.modules)
+    }
+
+    fn record(&self) -> Result<CudaEvent, DriverError> {
+        let event = self.stream.record_event(None);
+        event.map_err(failed("cuEventRecord"))
+    }
+
+    fn follow(&self, event: &CudaEvent) -> Result<(), DriverError> {
+        let follows = self.stream.wait(event);
+        follows.map_err(failed("cuStreamWaitEvent"))
     }
 
     fn allocate(&self, bytes: usize) -> Result<DeviceBuffer, DriverError> {
@@ -174,29 +189,19 @@ impl Driver for Stream {
             .map_err(failed("cuStreamSynchronize"))
     }
 
-    fn clear(&self, buffer: &mut DeviceBuffer, bytes: usize) -> Result<(), DriverError> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let mut part = buffer.memory.slice_mut(..bytes);
-        self.stream
-            .memset_zeros(&mut part)
-            .map_err(failed("cuMemsetD8Async"))
-    }
-
-    fn copy(
+    fn clear(
         &self,
-        from: &DeviceBuffer,
-        to: &mut DeviceBuffer,
+        buffer: &mut DeviceBuffer,
+        offset: usize,
         bytes: usize,
     ) -> Result<(), DriverError> {
         if bytes == 0 {
             return Ok(());
         }
-        let (from, mut to) = (from.memory.slice(..bytes), to.memory.slice_mut(..bytes));
+        let mut part = buffer.memory.slice_mut(offset..offset + bytes);
         self.stream
-            .memcpy_dtod(&from, &mut to)
-            .map_err(failed("cuMemcpyDtoDAsync"))
+            .memset_zeros(&mut part)
+            .map_err(failed("cuMemsetD8Async"))
     }
 
     fn function(&self, kernel: &Kernel) -> Result<CudaFunction, DriverError> {

@@ -50,6 +50,7 @@ fn settings(weights: WeightType) -> Settings {
     Settings {
         weights,
         choose: Arc::new(LaunchPlan::choose),
+        least_chunk: usize::MAX,
     }
 }
 
@@ -79,10 +80,10 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
 
 /// The bits of outputs and final states.
 #[derive(PartialEq)]
-struct Ran([Vec<u32>; 3]);
+pub(super) struct Ran([Vec<u32>; 3]);
 
 /// Runs random sequences with initial states.
-fn ran(
+pub(super) fn ran(
     model: &Model,
     lengths: &[usize],
     seed: u64,
@@ -127,7 +128,7 @@ fn check_with(
     }
 }
 
-fn reference_of(model: &Model, lengths: &[usize], seed: u64) -> Ran {
+pub(super) fn reference_of(model: &Model, lengths: &[usize], seed: u64) -> Ran {
     ran(model, lengths, seed, |input, output| {
         reference::run_in(SumOrder::Lanes, model, input, output).unwrap();
     })

@@ -6,13 +6,14 @@
 
 mod cases;
 mod resident_cases;
+mod wavefront_cases;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::arguments::{Address, Bytes};
@@ -27,10 +28,68 @@ const FLAGS: &str = "CELLSTREAM_CXX_FLAGS";
 /// If set, a host without a C++ compiler fails the tests instead of skipping them.
 const REQUIRED: &str = "CELLSTREAM_REQUIRE_CXX";
 
-/// The host as a device.
+/// The host as a device: one of its streams.
 pub struct Host {
     device: Device,
     memory: Arc<Memory>,
+    queue: Arc<Queue>,
+}
+
+/// A stream: its first one runs as late as it may, the others as early. What has no order runs in the
+/// reverse one.
+#[derive(Default)]
+struct Queue {
+    work: Mutex<VecDeque<Work>>,
+    is_early: bool,
+}
+
+/// Work that was started and has not run.
+enum Work {
+    Run(Box<dyn FnOnce() + Send>),
+    /// The stream waits for a place in another.
+    Follow(HostEvent),
+}
+
+impl Queue {
+    fn start(&self, work: Work) {
+        self.work.lock().unwrap().push_back(work);
+        while self.is_early && !self.waits() && self.run_one() {}
+    }
+
+    /// Whether the oldest work waits for another stream.
+    fn waits(&self) -> bool {
+        match self.work.lock().unwrap().front() {
+            Some(Work::Follow(event)) => !event.is_past.load(Ordering::Relaxed),
+            _ => false,
+        }
+    }
+
+    fn follows_next(&self) -> bool {
+        matches!(self.work.lock().unwrap().front(), Some(Work::Follow(_)))
+    }
+
+    /// Runs the oldest work, if there is any. Other streams run as far as it waits for them.
+    fn run_one(&self) -> bool {
+        let Some(oldest) = self.work.lock().unwrap().pop_front() else {
+            return false;
+        };
+        match oldest {
+            Work::Run(work) => work(),
+            Work::Follow(event) => {
+                while self.follows_next() {
+                    self.run_one();
+                }
+                while !event.is_past.load(Ordering::Relaxed) && event.queue.run_one() {}
+            }
+        }
+        true
+    }
+}
+
+/// A place in a stream.
+pub struct HostEvent {
+    queue: Arc<Queue>,
+    is_past: Arc<AtomicBool>,
 }
 
 struct Memory {
@@ -38,13 +97,12 @@ struct Memory {
     file: File,
     used: AtomicU64,
     launches: AtomicUsize,
-    /// Work that was started and has not run.
-    started: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
 }
 
 /// A part of the file.
 pub struct HostBuffer {
     memory: Arc<Memory>,
+    queue: Arc<Queue>,
     offset: u64,
     bytes: usize,
 }
@@ -74,8 +132,8 @@ impl Host {
                 file,
                 used: AtomicU64::new(0),
                 launches: AtomicUsize::new(0),
-                started: Mutex::default(),
             }),
+            queue: Arc::default(),
         })
     }
 }
@@ -130,25 +188,15 @@ fn program(kernel: &Kernel) -> PathBuf {
 type Programs = HashMap<String, Arc<(usize, OnceLock<()>)>>;
 
 impl Host {
-    /// Adds work, which runs as late as the device's contract allows: what overwrites memory that
-    /// it still needs gives wrong bits.
+    /// Adds work, which runs at another time than the host's calls: what overwrites memory that it
+    /// still needs gives wrong bits.
     fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<(), DriverError> {
-        self.memory
-            .started
-            .lock()
-            .unwrap()
-            .push_back(Box::new(work));
+        self.queue.start(Work::Run(Box::new(work)));
         Ok(())
     }
 }
 
 impl Memory {
-    /// Runs the oldest work, if there is any.
-    fn run_one(&self) -> bool {
-        let oldest = self.started.lock().unwrap().pop_front();
-        oldest.map(|work| work()).is_some()
-    }
-
     fn write(&self, offset: u64, bytes: &[u8]) {
         self.file.write_all_at(bytes, offset).unwrap();
     }
@@ -177,7 +225,7 @@ impl Pinned for HostBuffer {
     }
 
     fn word(&self) -> u32 {
-        self.memory.run_one();
+        self.queue.run_one();
         let mut bytes = [0; 4];
         self.read(0, &mut bytes);
         u32::from_le_bytes(bytes)
@@ -188,6 +236,31 @@ impl Driver for Host {
     type Buffer = HostBuffer;
     type Pinned = HostBuffer;
     type Function = PathBuf;
+    type Event = HostEvent;
+
+    fn stream(&self) -> Result<Host, DriverError> {
+        Ok(Host {
+            device: self.device,
+            memory: Arc::clone(&self.memory),
+            queue: Arc::new(Queue {
+                is_early: true,
+                ..Queue::default()
+            }),
+        })
+    }
+
+    fn record(&self) -> Result<HostEvent, DriverError> {
+        let (queue, is_past) = (Arc::clone(&self.queue), Arc::default());
+        let passed = Arc::clone(&is_past);
+        self.start(move || AtomicBool::store(&passed, true, Ordering::Relaxed))?;
+        Ok(HostEvent { queue, is_past })
+    }
+
+    fn follow(&self, event: &HostEvent) -> Result<(), DriverError> {
+        let (queue, is_past) = (Arc::clone(&event.queue), Arc::clone(&event.is_past));
+        self.queue.start(Work::Follow(HostEvent { queue, is_past }));
+        Ok(())
+    }
 
     fn device(&self) -> Device {
         self.device
@@ -200,6 +273,7 @@ impl Driver for Host {
         self.memory.file.set_len(offset + pages * 4096).unwrap();
         Ok(HostBuffer {
             memory: Arc::clone(&self.memory),
+            queue: Arc::clone(&self.queue),
             offset,
             bytes,
         })
@@ -231,7 +305,10 @@ impl Driver for Host {
         from: &HostBuffer,
         bytes: usize,
     ) -> Result<(), DriverError> {
-        self.copy(from, to, bytes)
+        assert!(bytes <= from.bytes && bytes <= to.bytes);
+        let memory = Arc::clone(&to.memory);
+        let (from, to) = (from.offset, to.offset);
+        self.start(move || memory.write(to, &memory.read(from, bytes)))
     }
 
     fn check(&self) -> Result<(), DriverError> {
@@ -239,24 +316,17 @@ impl Driver for Host {
     }
 
     fn wait(&self) -> Result<(), DriverError> {
-        while self.memory.run_one() {}
+        while self.queue.run_one() {}
         Ok(())
     }
 
-    fn clear(&self, buffer: &mut HostBuffer, bytes: usize) -> Result<(), DriverError> {
-        self.write(buffer, 0, &vec![0; bytes])
-    }
-
-    fn copy(
+    fn clear(
         &self,
-        from: &HostBuffer,
-        to: &mut HostBuffer,
+        buffer: &mut HostBuffer,
+        offset: usize,
         bytes: usize,
     ) -> Result<(), DriverError> {
-        assert!(bytes <= from.bytes && bytes <= to.bytes);
-        let memory = Arc::clone(&to.memory);
-        let (from, to) = (from.offset, to.offset);
-        self.start(move || memory.write(to, &memory.read(from, bytes)))
+        self.write(buffer, offset, &vec![0; bytes])
     }
 
     fn function(&self, kernel: &Kernel) -> Result<PathBuf, DriverError> {

@@ -8,13 +8,14 @@
 //! finish   host    polls the signal; reads the results
 //! ```
 //!
-//! States are in rows. Row 0 has zeros, each slot has two other rows: a step reads one and writes
-//! the other, since a block that is done must not overwrite what another still reads. A sequence
-//! that joins or leaves moves no other one: the kernels find the rows by their numbers.
+//! The kernels find the states of a sequence by the number of their [row](slot_rows), so one that
+//! joins or leaves moves no other one.
 //!
 //! **The host overwrites what the device reads**: each step in flight has pinned memory of its own,
 //! which is used again only after its signal. Memory of the device is used again by the next step,
 //! which the stream starts after this one.
+
+mod slot_rows;
 
 use std::collections::VecDeque;
 
@@ -24,7 +25,6 @@ use cellstream::execute::{
 use cellstream::kernels::RowsRef;
 use cellstream::model::{InputError, Layer};
 
-use crate::Kernel;
 use crate::arguments::{Address, GatherArguments, SignalArguments};
 use crate::driver::{Buffer, Driver, DriverError, Grid, Pinned, Synchronisation};
 use crate::layer::upload;
@@ -32,9 +32,9 @@ use crate::layer::{DeviceLayer, Extent, LayerRoom, Settings, StateKind, StateRow
 use crate::model::{PrepareError, append_bytes, checked_room, failed, read_values, widest};
 use crate::stamps::Stamps;
 use crate::symbols::{DeviceEmbedding, DeviceProjection};
+use crate::{Kernel, RecurrenceSize};
+use slot_rows::SlotRows;
 
-/// The row of zeros.
-const ZEROS: u32 = 0;
 /// The most blocks of `gather.cu`, which take several rows then.
 const GATHER_BLOCKS: usize = 1024;
 /// Threads of a block of `gather.cu`.
@@ -62,8 +62,7 @@ pub(crate) struct ResidentStack<D: Driver> {
     step: D::Buffer,
     /// Outputs of the layers, which take turns.
     values: [D::Buffer; 2],
-    /// The row with the states of each slot.
-    rows: Vec<u32>,
+    rows: SlotRows,
     stamps: Stamps,
     free: Vec<StepMemory<D>>,
     started: VecDeque<Started<D>>,
@@ -75,8 +74,6 @@ pub(crate) struct ResidentStack<D: Driver> {
     /// The device has failed.
     failure: Option<DriverError>,
     bytes: Vec<u8>,
-    rows_before: Vec<u32>,
-    rows_after: Vec<u32>,
 }
 
 /// A state of the stack.
@@ -133,8 +130,8 @@ impl<D: Driver> ResidentStack<D> {
             batch: slots,
             steps: 1,
         };
-        let state_rows = slots.checked_mul(2).and_then(|rows| rows.checked_add(1));
-        let (state_rows, _) = checked_room(model, state_rows.ok_or(too_large)?, 1)?;
+        let state_rows = SlotRows::count(slots).ok_or(too_large)?;
+        let (state_rows, _) = checked_room(model, state_rows, 1)?;
         let room = ResidentRoom {
             rows: batch,
             slots,
@@ -156,12 +153,14 @@ impl<D: Driver> ResidentStack<D> {
         let layer_room = LayerRoom {
             batch,
             steps: 1,
-            state_rows: Some(state_rows),
+            state_rows,
         };
-        let layers = model.layers().iter().enumerate();
-        let layers = layers
-            .map(|(index, layer)| DeviceLayer::new(&driver, index, layer, settings, layer_room));
-        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let layers = model.layers().iter().enumerate().map(|(index, layer)| {
+            let size = RecurrenceSize::of_layer(layer, batch, settings.weights);
+            let plan = (settings.choose)(&driver.device(), size)?;
+            DeviceLayer::new(&driver, index, layer, settings.weights, plan, layer_room)
+        });
+        let layers = layers.collect::<Result<Vec<_>, PrepareError>>()?;
         let states = model.layers().iter().enumerate().flat_map(|(layer, of)| {
             let direction = &of.directions()[0];
             let state = |kind, size| ResidentState {
@@ -222,7 +221,7 @@ impl<D: Driver> ResidentStack<D> {
             projection: projection.transpose()?,
             input,
             output: signature.output,
-            rows: vec![ZEROS; room.slots],
+            rows: SlotRows::new(room.slots),
             room,
             stamps: Stamps::default(),
             started: VecDeque::new(),
@@ -230,8 +229,6 @@ impl<D: Driver> ResidentStack<D> {
             polls: 0,
             failure: None,
             bytes: Vec::new(),
-            rows_before: Vec::new(),
-            rows_after: Vec::new(),
         })
     }
 
@@ -305,31 +302,6 @@ impl<D: Driver> ResidentStack<D> {
         slots.iter().try_for_each(|slot| self.check_slot(*slot))
     }
 
-    /// The rows before and after a step of these slots, which are recorded as theirs.
-    fn advance(&mut self, slots: &[usize]) -> Result<(), RunError> {
-        self.rows_before.clear();
-        self.rows_after.clear();
-        for slot in slots {
-            let before = self.rows[*slot];
-            let after = other_row(*slot, before);
-            self.rows_before.push(before);
-            self.rows_after.push(after);
-        }
-        // Two of a slot would write one row.
-        let mut sorted = slots.to_vec();
-        sorted.sort_unstable();
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(RunError::Slot {
-                slot: pair[0],
-                slots: self.room.slots,
-            });
-        }
-        for (slot, after) in slots.iter().zip(&self.rows_after) {
-            self.rows[*slot] = *after;
-        }
-        Ok(())
-    }
-
     /// The address of a row number after the inputs of a step.
     fn number_address(&self, batch: usize, index: usize) -> Address {
         self.step.address() + (4 * (batch * self.input + index)) as Address
@@ -347,14 +319,14 @@ impl<D: Driver> ResidentStack<D> {
         if self.input > 0 {
             append_rows(bytes, x, batch, self.input);
         }
-        append_numbers(bytes, &self.rows_before);
-        append_numbers(bytes, &self.rows_after);
+        append_numbers(bytes, self.rows.before());
+        append_numbers(bytes, self.rows.after());
         // Results of one kind are gathered together, in the order asked for: see `gathers`.
         let runs = runs_of_kind(results);
         for run in &runs {
             for one in &results[run.clone()] {
                 let row = match one.of {
-                    ResultOf::State(_) => self.rows_after[one.row],
+                    ResultOf::State(_) => self.rows.after()[one.row],
                     ResultOf::Output => one.row as u32,
                 };
                 append_numbers(bytes, &[row]);
@@ -370,10 +342,10 @@ impl<D: Driver> ResidentStack<D> {
             lengths: self.lengths.address(),
             is_ragged: false,
             stamp: self.stamps.take(1, &self.driver, &mut self.layers)?,
-            state_rows: Some(StateRows {
+            state_rows: StateRows {
                 from: self.number_address(batch, 0),
                 to: self.number_address(batch, batch),
-            }),
+            },
         };
         let from_rows = self.number_address(batch, 0);
         let mut input = self.step.address();
@@ -388,7 +360,7 @@ impl<D: Driver> ResidentStack<D> {
         }
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let output = &mut self.values[index % 2];
-            layer.start(&self.driver, extent, input, output)?;
+            layer.start(&self.driver, extent, input, (output, 0))?;
             input = output.address();
         }
 
@@ -466,7 +438,7 @@ fn rows_of<'a, D: Driver>(
 ) -> Option<&'a mut D::Buffer> {
     match place {
         Place::Symbol => projection.as_mut().map(|of| &mut of.chosen),
-        Place::Layer(layer, kind) => layers[layer].state_rows(kind),
+        Place::Layer(layer, kind) => layers[layer].state_rows(0, kind),
     }
 }
 
@@ -501,17 +473,6 @@ fn runs_of_kind(results: &[cellstream::execute::ResultRow]) -> Vec<std::ops::Ran
     ranges.collect()
 }
 
-/// The row of a slot that does not have its states: the first one after a [load](ZEROS).
-fn other_row(slot: usize, row: u32) -> u32 {
-    let first = first_row(slot);
-    if row == first { first + 1 } else { first }
-}
-
-/// The first row of a slot. Slots were checked to be few enough.
-fn first_row(slot: usize) -> u32 {
-    1 + 2 * slot as u32
-}
-
 fn append_rows(bytes: &mut Vec<u8>, x: RowsRef<'_>, rows: usize, width: usize) {
     (0..rows).for_each(|row| append_bytes(bytes, x.row(row, width)));
 }
@@ -532,14 +493,13 @@ impl<D: Driver> ResidentModel for ResidentStack<D> {
     fn load(&mut self, slot: usize, states: Option<&[&[f32]]>) -> Result<(), RunError> {
         self.check_slot(slot)?;
         let Some(given) = states else {
-            self.rows[slot] = ZEROS;
+            self.rows.set_zeros(slot);
             return Ok(());
         };
         self.check_states(given.iter().map(|state| state.len()))?;
         self.on_device(|this| {
             // The stream runs this after all steps before, which may use either row.
-            let row = first_row(slot);
-            this.rows[slot] = row;
+            let row = this.rows.set_first(slot);
             for (state, given) in this.states.iter().zip(given) {
                 this.bytes.clear();
                 append_bytes(&mut this.bytes, given);
@@ -557,7 +517,7 @@ impl<D: Driver> ResidentModel for ResidentStack<D> {
         self.check_slot(slot)?;
         self.check_states(states.iter().map(|state| state.len()))?;
         self.on_device(|this| {
-            let row = this.rows[slot] as usize;
+            let row = this.rows.current(slot) as usize;
             for (state, to) in this.states.iter().zip(states) {
                 let bytes = 4 * state.size;
                 this.bytes.clear();
@@ -575,7 +535,9 @@ impl<D: Driver> ResidentModel for ResidentStack<D> {
     fn start(&mut self, step: &ResidentStep<'_>) -> Result<(), RunError> {
         self.check_step(step)?;
         self.on_device(|_| Ok(()))?;
-        self.advance(step.slots)?;
+        let slots = self.room.slots;
+        let advanced = self.rows.advance(step.slots);
+        advanced.map_err(|slot| RunError::Slot { slot, slots })?;
         let Some(mut memory) = self.free.pop() else {
             let in_flight = self.started.len();
             return Err(RunError::InFlight { in_flight });
