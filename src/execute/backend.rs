@@ -25,6 +25,17 @@ pub trait Backend: Send + Sync {
     /// Copies the weights for single steps, with states that stay on the device. `None` from a
     /// backend that computes in the host's memory, as [`Cpu`] does.
     ///
+    /// ```
+    /// use cellstream::execute::{Backend, Cpu, ResidentNetwork, ResidentRoom};
+    /// use cellstream::model::Gru;
+    ///
+    /// let model = Gru::new(3, 8).random(1)?;
+    /// let room = ResidentRoom { rows: 4, slots: 16, in_flight: 2 };
+    /// let network = ResidentNetwork::of_model(&model);
+    /// assert!(Cpu::new().prepare_resident(&network, room)?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Backend::prepare`]; [`SessionError::Backend`] for a model with a reverse direction.
     fn prepare_resident(

@@ -99,6 +99,25 @@ pub struct ResidentStep<'a> {
 /// [`PreparedModel::step_rows`](super::PreparedModel::step_rows) on the same backend.
 ///
 /// After an error of the device, all states are lost and every later call fails.
+///
+/// ```
+/// use cellstream::execute::{ResidentModel, ResidentStep, ResultOf, ResultRow, RunError};
+/// use cellstream::kernels::RowsRef;
+///
+/// /// Two steps of a sequence in slot 3, from states of zeros; returns the output of the second.
+/// fn two_steps(device: &mut dyn ResidentModel, x: &[f32]) -> Result<Vec<f32>, RunError> {
+///     device.load(3, None)?;
+///     let output = ResultRow { row: 0, of: ResultOf::Output };
+///     for (x, results) in x.chunks(x.len() / 2).zip([&[][..], &[output]]) {
+///         let x = RowsRef::contiguous(x, x.len());
+///         device.start(&ResidentStep { x, slots: &[3], results })?;
+///     }
+///     let mut y = Vec::new();
+///     device.finish(&mut y)?;
+///     device.finish(&mut y)?;
+///     Ok(y)
+/// }
+/// ```
 pub trait ResidentModel: Send {
     /// Sets the states of a slot for the next step that is started: a row of each state, in the
     /// order of [`ResultOf::State`], or zeros without `states`.
