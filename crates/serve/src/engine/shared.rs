@@ -330,7 +330,8 @@ impl Shared {
             let for_another = state.scheduler.queued() > 0 || state.deadline_is_unwatched();
             let wake_another = state.sleeping > 0 && for_another;
             state.recorder.scheduled(begin.elapsed());
-            state.workers[id.0].begins(tasks.front().map(|first| first.task.cell), begin);
+            let first = tasks.front().map(|first| first.task.cell);
+            state.workers[id.0].begins(first.or(worker.oldest_in_flight()), begin);
             drop(state);
             if wake_another {
                 self.work.notify_one();

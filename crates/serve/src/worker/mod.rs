@@ -194,6 +194,11 @@ impl<R: Send> Worker<R> {
         self.in_flight.len()
     }
 
+    /// The cell of the task that was started first, of those that devices have not finished.
+    pub fn oldest_in_flight(&self) -> Option<CellId> {
+        self.in_flight.front().copied()
+    }
+
     /// Whether more tasks should be formed when all formed ones are started: a device always has
     /// another step to begin with.
     pub fn wants_tasks(&self) -> bool {
@@ -234,7 +239,7 @@ impl<R: Send> Worker<R> {
             has_started = true;
         }
         let is_waiting = !tasks.is_empty() || !has_started;
-        let Some(&oldest) = self.in_flight.front() else {
+        let Some(oldest) = self.oldest_in_flight() else {
             return Outcome::default();
         };
         let phase = self.phase.clone();
