@@ -79,7 +79,8 @@ def main() -> None:
         names = ("cell", "input", "hidden", "batch", "steps")
         found.append({
             **dict(zip(names, shape)), "cellstream_ms": f"{here:.4f}", "cudnn_ms": f"{there:.4f}",
-            "cpu_ms": f"{cpu[shape]:.4f}", "us_per_step": f"{1e3 * here / shape[-1]:.2f}", "ratio": f"{there / here:.2f}",
+            "cpu_ms": f"{cpu[shape]:.4f}", "us_per_step": f"{1e3 * here / shape[-1]:.2f}",
+            "ratio": f"{there / here:.2f}",
         })  # fmt: skip
         print(*found[-1].values(), sep="  ", flush=True)
     if given.record:

@@ -1,7 +1,8 @@
 //! Times of runs on a GPU, or on the CPU's cores, as CSV: a line for each shape of standard input,
 //! `cell,input,hidden,batch,steps`.
 //!
-//!     cargo run --release -p cellstream-cuda --features cuda --example step_times [cpu] <shapes.csv
+//!     cargo run --release -p cellstream-cuda --features cuda --example step_times <shapes.csv
+//!     cargo run --release -p cellstream-cuda --features cuda --example step_times cpu <shapes.csv
 //!
 //! A run on a GPU copies its input to the device and its output back.
 

@@ -31,8 +31,8 @@ pub(crate) struct Settings {
     pub least_chunk: usize,
 }
 
-/// [`Settings::least_chunk`] of a GPU: the steps of a chunk should take several times as long as its
-/// launches.
+/// [`Settings::least_chunk`] of a GPU: the steps of a chunk should take several times as long as
+/// its launches.
 pub(crate) const LEAST_CHUNK: usize = 32;
 
 /// The choice of a plan for a device and size.

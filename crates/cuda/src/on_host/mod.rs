@@ -35,8 +35,8 @@ pub struct Host {
     queue: Arc<Queue>,
 }
 
-/// A stream: its first one runs as late as it may, the others as early. What has no order runs in the
-/// reverse one.
+/// A stream: the first one runs as late as it may, the others as early. What has no order runs in
+/// the reverse one.
 #[derive(Default)]
 struct Queue {
     work: Mutex<VecDeque<Work>>,

@@ -1,5 +1,6 @@
-//! The rows with the states of each slot. Row 0 has zeros, each slot has two other rows: a step reads
-//! one and writes the other, since a block that is done must not overwrite what another still reads.
+//! The rows with the states of each slot. Row 0 has zeros, each slot has two other rows: a step
+//! reads one and writes the other, since a block that is done must not overwrite what another still
+//! reads.
 
 /// The row of zeros.
 const ZEROS: u32 = 0;
