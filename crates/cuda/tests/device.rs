@@ -2,6 +2,8 @@
 //! one, unless it is required.
 #![cfg(feature = "cuda")]
 
+use std::sync::Arc;
+
 use cellstream::execute::{Backend, PreparedModel};
 use cellstream::model::{
     Activation, Builder, Cell, Gru, Input, Lstm, Merge, Model, Output, ResetForm, Rnn,
@@ -9,6 +11,10 @@ use cellstream::model::{
 use cellstream::plan::Plan;
 use cellstream::reference::{self, SumOrder};
 use cellstream_cuda::{Cuda, DriverError};
+use cellstream_serve::Engine;
+use cellstream_serve::cell_graph::{BatchSizes, Cells};
+use cellstream_serve::engine::{EngineOptions, Request, Workers};
+use cellstream_serve::networks::{Chain, ChainCell, Outputs};
 
 /// If set, the tests fail without a GPU.
 const REQUIRED: &str = "CELLSTREAM_REQUIRE_CUDA";
@@ -110,6 +116,59 @@ fn large_states_and_batches_have_them() {
     check(&cuda, &Lstm::new(64, 2048).random(8).unwrap(), &[3; 4]);
     let lengths: Vec<usize> = (0..70).map(|row| 1 + row % 9).collect();
     check(&cuda, &Gru::new(64, 512).random(9).unwrap(), &lengths);
+}
+
+/// Layers that fit on the chip together, and sequences of several chunks.
+#[test]
+fn layers_at_once_have_them() {
+    let Some(cuda) = gpu() else { return };
+    let lengths = [300, 7, 64, 0, 33];
+    check(
+        &cuda,
+        &Lstm::new(20, 128).layers(4).random(10).unwrap(),
+        &lengths,
+    );
+    check(
+        &cuda,
+        &Gru::new(20, 200).layers(2).random(11).unwrap(),
+        &lengths,
+    );
+}
+
+/// Many requests with states on the device and several steps in flight.
+#[test]
+fn a_serving_engine_has_them() {
+    let Some(cuda) = gpu() else { return };
+    let model = Arc::new(Lstm::new(20, 130).layers(2).random(12).unwrap());
+    let cell = ChainCell::new(Arc::clone(&model)).unwrap();
+    let mut cells = Cells::new();
+    let chain = Chain::add(&mut cells, cell.with_backend(Arc::new(cuda)));
+    let options = EngineOptions {
+        workers: Workers::OneOver(1),
+        sizes: vec![BatchSizes { min: 1, max: 16 }],
+        tasks_at_once: 5,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(cells, &options).unwrap();
+    let inputs: Vec<Vec<f32>> = (0..200)
+        .map(|index| random((1 + index % 30) * 20, index as u64))
+        .collect();
+    let requests = inputs.iter().map(|x| {
+        let graph = chain.unfold(x, None, Outputs::Each).unwrap();
+        Request::new(graph)
+    });
+    let tickets = engine.submit_all(requests).unwrap();
+    for (x, ticket) in inputs.iter().zip(tickets) {
+        let mut y = vec![0.0; x.len() / 20 * 130];
+        let input = Input::new(x, x.len() / 20, 1);
+        reference::run_in(SumOrder::Lanes, &model, &input, &mut Output::new(&mut y)).unwrap();
+        let found = ticket.wait().unwrap().values;
+        let same = found
+            .iter()
+            .zip(&y)
+            .all(|(found, y)| found.to_bits() == y.to_bits());
+        assert!(same && found.len() == y.len());
+    }
 }
 
 /// Also where there is a GPU: the numbers of devices end somewhere.
