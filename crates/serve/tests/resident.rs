@@ -427,13 +427,25 @@ fn streams_have_the_bits_of_whole_sequences() {
 fn a_failed_device_ends_its_requests_once_and_is_prepared_again() {
     let mut rng = fastrand::Rng::with_seed(5);
     let [model, _] = models();
-    for failing in [1, 2, 7, 20] {
-        let served = Served::new(&model, 1, &options(1, 4, 3));
+    // Merged batches leave states of requests that are in no task.
+    let policies = [PolicyKind::Cellular, PolicyKind::Merge];
+    for (failing, policy) in [1, 2, 7, 20]
+        .into_iter()
+        .flat_map(|at| policies.map(|p| (at, p)))
+    {
+        let served = Served::new(
+            &model,
+            1,
+            &EngineOptions {
+                policy,
+                ..options(1, 1, 3)
+            },
+        );
         served.counts[0].failing.store(failing, Ordering::Relaxed);
         let requests = requests(&mut rng, 30);
-        let tickets: Vec<_> = (requests.iter())
-            .map(|x| served.submit(x, None, Outputs::Last))
-            .collect();
+        let all = (requests.iter())
+            .map(|x| Request::new(served.chain.unfold(x, None, Outputs::Last).unwrap()));
+        let tickets = served.engine.submit_all(all).unwrap();
         let mut failed = 0;
         for (x, ticket) in requests.iter().zip(tickets) {
             match ticket.wait() {
