@@ -377,10 +377,10 @@ impl<R: Send> ResidentRunner<R> {
     /// A slot without states. Stores those that were not used for longest, if there is none. There
     /// are more slots than a task has rows.
     fn empty_slot(&mut self, pool: &mut BufferPool) -> Result<Option<usize>, RequestError> {
-        let mut found = self.slots.take_free();
+        let mut found = self.slots.take_free(self.tasks);
         if let (None, Some(oldest)) = (found, self.slots.oldest()) {
             self.evict(oldest, pool)?;
-            found = self.slots.take_free();
+            found = self.slots.take_free(self.tasks);
         }
         Ok(found)
     }
@@ -523,6 +523,6 @@ impl<R: Send> ResidentRunner<R> {
 
     /// Frees the slots of ended requests.
     pub fn forget_ended(&mut self) {
-        self.slots.forget_ended();
+        self.slots.forget_ended(|_| true);
     }
 }

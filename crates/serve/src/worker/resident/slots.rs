@@ -41,10 +41,11 @@ impl<R> Slots<R> {
         here.is_some_and(|here| here.of.row == row).then_some(slot)
     }
 
-    /// Takes a free slot, also that of an ended request.
-    pub fn take_free(&mut self) -> Option<usize> {
+    /// Takes a free slot for task `number`, also that of an ended request. A request may end while
+    /// its task is placed: a slot of this task stays, so that no two of its rows have one.
+    pub fn take_free(&mut self, number: u64) -> Option<usize> {
         if self.free.is_empty() {
-            self.forget_ended();
+            self.forget_ended(|used| used < number);
         }
         self.free.pop()
     }
@@ -96,12 +97,51 @@ impl<R> Slots<R> {
         slots.any(|slot| slot.of.values.has_ended())
     }
 
-    /// Frees the slots of ended requests.
-    pub fn forget_ended(&mut self) {
+    /// Frees the slots of ended requests, of which the last task `may_free` them.
+    pub fn forget_ended(&mut self, may_free: impl Fn(u64) -> bool) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.take_if(|slot| slot.of.values.has_ended()).is_some() {
+            let is_over = |slot: &mut Slot<R>| slot.of.values.has_ended() && may_free(slot.used);
+            if slot.take_if(is_over).is_some() {
                 self.free.push(index);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cell_graph::{CellId, Cells, NodeId};
+    use crate::networks::{Chain, ChainCell, Outputs};
+    use crate::scheduler::ModelKey;
+    use crate::worker::{ModelCells, RequestValues};
+    use cellstream::model::Gru;
+
+    #[test]
+    fn a_request_that_ends_while_its_task_is_placed_keeps_its_slot() {
+        let mut cells = Cells::new();
+        let cell = ChainCell::new(Gru::new(1, 1).random(1).unwrap()).unwrap();
+        let chain = Chain::add(&mut cells, cell);
+        let graph = chain.unfold(&[0.0], None, Outputs::Last).unwrap();
+        let unfolded = graph.unfold(&cells).unwrap();
+        let values = Values::new(graph, &unfolded, None, &cells, ());
+        let model = Arc::new(ModelCells {
+            key: ModelKey::default(),
+            first: CellId(0),
+            cells,
+        });
+        let row = TaskRow {
+            row: Row {
+                request: RequestKey::default(),
+                node: NodeId::new(0),
+            },
+            values: Arc::new(RequestValues::new(&model, values)),
+        };
+        let mut slots = Slots::new(1);
+        let slot = slots.take_free(5).unwrap();
+        slots.set(slot, &row, 5);
+        row.values.set_ended();
+        assert_eq!(slots.take_free(5), None);
+        assert_eq!(slots.take_free(6), Some(slot));
     }
 }
