@@ -54,7 +54,7 @@ pub struct Arguments {
     precision: Option<Precisions>,
     #[command(flatten)]
     plan: PlanOption,
-    /// Run on this CUDA device (default: 0); a stack of layers only
+    /// Run on this CUDA device, 0 if the option has no value; a stack of layers only
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "0",
         require_equals = true, conflicts_with_all = ["threads", "plan"])]

@@ -148,9 +148,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
-    /// Serve lstm, gru and seq2seq on these CUDA devices (default: 0), which workers use in turn
+    /// Serve lstm, gru and seq2seq on these CUDA devices, which workers use in turn; 0 if the option
+    /// has no value
     #[cfg(feature = "cuda")]
-    #[arg(long, value_name = "DEVICE,…", value_delimiter = ',', num_args = 0..,
+    #[arg(long, value_name = "DEVICE,…", value_delimiter = ',', num_args = 0..=1,
         default_missing_value = "0", require_equals = true)]
     #[cfg_attr(feature = "wire", arg(conflicts_with = "server"))]
     pub cuda: Vec<usize>,
@@ -501,6 +502,7 @@ impl Arguments {
                     false => 1,
                 },
                 batch_steps: self.batch_steps.to_string(),
+                cuda: self.cuda_devices(),
             }),
             machines: None,
             requests,

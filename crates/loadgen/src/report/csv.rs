@@ -24,7 +24,7 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
     writer.write_record(
         [
             "network,input,hidden,layers,precision,requests,workers,threads,tasks_at_once,\
-             steps_at_once,batch_steps,machines,seed,best,policy,\
+             steps_at_once,batch_steps,cuda,machines,seed,best,policy,\
              batch,bucket_width,arrivals,rate,outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,\
              p90_ms,p99_ms,p999_ms,max_ms,p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,\
              queueing_p99_ms,computing_p50_ms,computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,\
@@ -49,6 +49,13 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
             engine(|of| of.tasks_at_once.to_string()),
             engine(|of| of.steps_at_once.to_string()),
             engine(|of| of.batch_steps.clone()),
+            engine(|of| {
+                of.cuda
+                    .iter()
+                    .map(usize::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            }),
             or_empty(c.machines.map(|machines| machines.to_string())),
             c.seed.to_string(),
             row.best.to_string(),

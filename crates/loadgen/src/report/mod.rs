@@ -49,6 +49,9 @@ pub struct EngineContext {
     pub steps_at_once: usize,
     /// Steps of a batch under `ebatch`.
     pub batch_steps: String,
+    /// Numbers of the CUDA devices that the workers use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cuda: Vec<usize>,
 }
 
 impl Context {
@@ -66,6 +69,10 @@ impl Context {
             "{network} {hidden}, {}, requests: {requests}, {} worker(s), {} core(s)",
             engines.precision, engines.workers, engines.threads
         );
+        let title = match engines.cuda.len() {
+            0 => title,
+            devices => format!("{title}, {devices} CUDA device(s)"),
+        };
         match self.machines {
             Some(machines) => format!("{title}, {machines} simulated machine(s)"),
             None => title,

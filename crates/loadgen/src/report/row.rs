@@ -193,6 +193,7 @@ pub mod tests {
                 tasks_at_once: 1,
                 steps_at_once: 4,
                 batch_steps: "by-load:16".into(),
+                cuda: vec![0, 1],
             }),
             machines: None,
             requests: "paper, \"330\"".into(),
