@@ -25,7 +25,7 @@ pub trait DynamicGraph: Send {
     /// would deadlock; call [`Growth::fail`].
     fn grow(&mut self, node: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>);
 
-    /// Whether [`grow`](DynamicGraph::grow) looks at the values of a port of its node, counted as
+    /// Whether [`grow`](DynamicGraph::grow) reads the values of a port of its node, counted as
     /// in [`NodeOutputs`]. Those of other ports may be empty there, if they are on a device. Added
     /// nodes may read all ports.
     fn reads(&self, port: usize) -> bool {

@@ -19,7 +19,7 @@
 //!   │     without the lock)
 //!   reply to the ended requests; evict the states that the scheduler names
 //!   run the first task and those that are further steps of its rows; of cells on a device, start
-//!     the tasks, and report one that the device has finished (`worker/resident.rs`)
+//!     the tasks, and report one that the device has finished (`worker/resident/`)
 //! ```
 //!
 //! **A lost wake-up** (a worker finds no task, a request arrives, the worker sleeps): requests
@@ -292,7 +292,7 @@ impl Shared {
                 begin = Instant::now();
                 continue;
             }
-            if tasks.is_empty() && !changes && worker.wants_tasks() {
+            if tasks.is_empty() && !changes && worker.needs_tasks() {
                 state.scheduler.poll_tasks(begin, id, &mut fresh);
                 for task in fresh.drain(..) {
                     let mut work = emptied.pop().unwrap_or_default();

@@ -182,9 +182,10 @@ impl<R: Send> Worker<R> {
         self.runners.get(cell.index())?.as_ref()?.on_host()
     }
 
-    fn resident(&mut self, cell: CellId) -> Option<&mut ResidentRunner<R>> {
+    /// The runner of a cell on a device, and memory for its copies.
+    fn resident(&mut self, cell: CellId) -> Option<(&mut ResidentRunner<R>, &mut BufferPool)> {
         match self.runners.get_mut(cell.index())?.as_mut()? {
-            Runner::Resident(runner) => Some(runner),
+            Runner::Resident(runner) => Some((runner, &mut self.pools[0])),
             Runner::Host(_) => None,
         }
     }
@@ -201,7 +202,7 @@ impl<R: Send> Worker<R> {
 
     /// Whether more tasks should be formed when all formed ones are started: a device always has
     /// another step to begin with.
-    pub fn wants_tasks(&self) -> bool {
+    pub fn needs_tasks(&self) -> bool {
         self.in_flight.len() <= 1
     }
 
@@ -217,7 +218,7 @@ impl<R: Send> Worker<R> {
         let mut has_started = false;
         while let Some(first) = tasks.front() {
             let (cell, is_empty) = (first.task.cell, first.batch() == 0);
-            let Some(runner) = self.resident(cell).filter(|_| !is_empty) else {
+            let Some((runner, pool)) = self.resident(cell).filter(|_| !is_empty) else {
                 let together = self.together(tasks);
                 ran.extend(tasks.drain(..together));
                 // A batch of padding alone is computed, too: it is part of the cost of padding.
@@ -232,45 +233,33 @@ impl<R: Send> Worker<R> {
             let Some(first) = tasks.pop_front() else {
                 break;
             };
-            if let Some((ended, outcome)) = self.start(cell, first) {
+            if let Some((ended, outcome)) = runner.start(first, pool) {
                 ran.push(ended);
                 return outcome;
             }
+            self.in_flight.push_back(cell);
             has_started = true;
         }
-        let is_waiting = !tasks.is_empty() || !has_started;
-        let Some(oldest) = self.oldest_in_flight() else {
-            return Outcome::default();
-        };
-        let phase = self.phase.clone();
-        let (runners, pools) = (&mut self.runners, &mut self.pools);
-        let Some(Some(Runner::Resident(runner))) = runners.get_mut(oldest.index()) else {
-            self.in_flight.pop_front();
-            return Outcome::default();
-        };
-        if !is_waiting && !runner.is_finished() {
-            return Outcome::default();
-        }
-        self.in_flight.pop_front();
-        match runner.finish(&mut pools[0], &phase) {
-            Some((ended, outcome)) => {
-                ran.push(ended);
-                outcome
-            }
-            None => Outcome::default(),
-        }
+        self.end_oldest(!tasks.is_empty() || !has_started, ran)
     }
 
-    fn start(&mut self, cell: CellId, task: WorkerTask<R>) -> Option<resident::Ended<R>> {
-        let (runners, pools) = (&mut self.runners, &mut self.pools);
-        let Some(Some(Runner::Resident(runner))) = runners.get_mut(cell.index()) else {
-            return Some((task, Outcome::default()));
+    /// Ends the task that was started first, if it is finished; `waits` for it if not.
+    fn end_oldest(&mut self, waits: bool, ran: &mut Vec<WorkerTask<R>>) -> Outcome {
+        let phase = self.phase.clone();
+        let oldest = self.oldest_in_flight();
+        let Some((runner, pool)) = oldest.and_then(|oldest| self.resident(oldest)) else {
+            return Outcome::default();
         };
-        let ended = runner.start(task, &mut pools[0]);
-        if ended.is_none() {
-            self.in_flight.push_back(cell);
+        if !waits && !runner.is_finished() {
+            return Outcome::default();
         }
-        ended
+        let ended = runner.finish(pool, &phase);
+        self.in_flight.pop_front();
+        let Some((ended, outcome)) = ended else {
+            return Outcome::default();
+        };
+        ran.push(ended);
+        outcome
     }
 
     /// Number of tasks, from the first on, that run as one batch: further steps of the rows of the

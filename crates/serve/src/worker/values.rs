@@ -353,8 +353,8 @@ impl<R> Values<R> {
         self.nodes[node.index()].watched
     }
 
-    /// Whether `node` is watched, and its `DynamicGraph` looks at this port.
-    pub fn is_looked_at(&self, node: NodeId, port: usize) -> bool {
+    /// Whether `node` is watched, and the `DynamicGraph` reads this port.
+    pub fn is_read_by_growth(&self, node: NodeId, port: usize) -> bool {
         self.is_watched(node) && self.grow.as_ref().is_some_and(|grow| grow.reads(port))
     }
 

@@ -27,6 +27,7 @@ use std::time::Instant;
 use super::buffer_pool::BufferPool;
 use super::runner::attempt;
 use super::task_row::TaskRow;
+use super::values::Values;
 use super::{Outcome, PhaseCell, Spent, WorkerTask, fail_all};
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, Source, WorkerEnv};
@@ -151,7 +152,7 @@ impl<R: Send> ResidentRunner<R> {
         let mut results = self.lists.results.pop().unwrap_or_default();
         let started = self.prepare_again().and_then(|()| {
             self.place(&mut task, pool)?;
-            results.list(self.cell.ports(), &task.work);
+            self.list_results(&task, &mut results);
             let placed = Instant::now();
             if task.batch() > 0 {
                 self.start_step(&results)?;
@@ -169,7 +170,6 @@ impl<R: Send> ResidentRunner<R> {
                 return Some((task, outcome));
             }
         };
-        self.record_slots(&task);
         task.rows_run = task.work.len();
         self.started.push_back(StartedTask {
             task,
@@ -274,8 +274,7 @@ impl<R: Send> ResidentRunner<R> {
             if failure.is_some() {
                 return true;
             }
-            let placed = self.place_row(work, pool);
-            match placed.map(|slot| slot.filter(|_| self.copy_input(work, pool))) {
+            match self.place_row(work, pool) {
                 Ok(Some(slot)) => {
                     self.lists.slots.push(slot);
                     true
@@ -310,15 +309,19 @@ impl<R: Send> ResidentRunner<R> {
         input.map_or(0, |port| port.width())
     }
 
-    /// Copies the input of a row; `false` if it is missing.
-    fn copy_input(&mut self, work: &TaskRow<R>, pool: &mut BufferPool) -> bool {
+    /// Copies the input of a row, whose `values` are locked; `false` if it is missing.
+    fn copy_input(
+        &mut self,
+        work: &TaskRow<R>,
+        values: &mut Values<R>,
+        pool: &mut BufferPool,
+    ) -> bool {
         if self.cell.ports().inputs().is_empty() {
             return true;
         }
         let first = self.lists.x.len();
         self.lists.x.resize(first + self.input_width(), 0.0);
         let x = &mut self.lists.x[first..];
-        let mut values = work.values.lock();
         let source = values.graph().sources(work.row.node)[0];
         let is_here = values.take((source, work.values.given()), x, false, pool);
         if !is_here {
@@ -327,8 +330,8 @@ impl<R: Send> ResidentRunner<R> {
         is_here
     }
 
-    /// The slot of a row, with its states; `None` if they are missing, which would be a bug of this
-    /// crate.
+    /// The slot of a row, with its states; its input is copied. `None` if a value is missing, which
+    /// would be a bug of this crate.
     fn place_row(
         &mut self,
         work: &TaskRow<R>,
@@ -343,7 +346,7 @@ impl<R: Send> ResidentRunner<R> {
             if let (Some(before), Some(slot)) = (before, slot) {
                 values.continued_in_place(before, states, pool);
                 self.slots.set(slot, work, self.tasks);
-                return Ok(Some(slot));
+                return Ok(self.copy_input(work, &mut values, pool).then_some(slot));
             }
             before
         };
@@ -366,6 +369,7 @@ impl<R: Send> ResidentRunner<R> {
                 let of = (source, work.values.given());
                 is_here &= values.take(of, &mut given[first..], before.is_some(), pool);
             }
+            is_here = is_here && self.copy_input(work, &mut values, pool);
         }
         let loaded = self.load(slot, (!is_zero).then_some(&given[..]));
         self.lists.states = given;
@@ -418,17 +422,20 @@ impl<R: Send> ResidentRunner<R> {
         }
     }
 
-    /// After a start: states that a later node may continue from stay in their slots, the other
-    /// slots are free.
-    fn record_slots(&mut self, task: &WorkerTask<R>) {
+    /// Lists the values that the host reads. States that a later node may continue from stay in
+    /// their slots; the other slots are free for tasks that are started after this one.
+    fn list_results(&mut self, task: &WorkerTask<R>, results: &mut Results) {
+        results.begin(self.cell.ports());
         for (work, slot) in task.work.iter().zip(&self.lists.slots) {
-            let mut values = work.values.lock();
-            if values.stays_resident(work.row.node) {
-                values.set_slot(work.row.node, *slot);
+            let (node, mut values) = (work.row.node, work.values.lock());
+            results.add(&values, node);
+            if values.stays_resident(node) {
+                values.set_slot(node, *slot);
             } else {
                 self.slots.release(*slot);
             }
         }
+        results.end();
     }
 
     /// Copies values of a row that has none copied, for readers that were added when the task had

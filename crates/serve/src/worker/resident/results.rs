@@ -1,8 +1,9 @@
 //! The values of a task that the host reads, and their readers.
 
 use super::super::buffer_pool::BufferPool;
-use super::super::{Outcome, Phase, PhaseCell, TaskRow, WorkerTask, grow};
-use crate::cell_graph::Ports;
+use super::super::values::Values;
+use super::super::{Outcome, Phase, PhaseCell, WorkerTask, grow};
+use crate::cell_graph::{NodeId, Ports};
 use cellstream::execute::{ResultOf, ResultRow};
 
 /// Which values of a task are copied to the host, port by port, and where they are in the copy.
@@ -13,38 +14,46 @@ pub(super) struct Results {
     places: Vec<Option<usize>>,
     /// By port.
     widths: Vec<usize>,
+    /// Number of ports that are states, the first ones.
+    states: usize,
 }
 
 impl Results {
-    /// Lists the values of the rows of a task that have readers, or that a growing graph looks at.
-    pub fn list<R>(&mut self, ports: &Ports, work: &[TaskRow<R>]) {
-        let states = ports.states().len();
+    /// Begins the list of a task of a cell with these ports.
+    pub fn begin(&mut self, ports: &Ports) {
+        self.states = ports.states().len();
         self.widths.clear();
         self.widths.extend(ports.writes().map(|port| port.width()));
-        let all = self.widths.len();
         self.places.clear();
-        for work in work {
-            let (node, values) = (work.row.node, work.values.lock());
-            let is_read = |port| {
-                // Outputs stay in no slot for readers that are added later.
-                let is_kept = port < states || !values.is_watched(node);
-                values.is_taken(node, port) || values.is_looked_at(node, port) || !is_kept
-            };
-            // Places follow, when all rows are known.
-            let places = (0..all).map(|port| is_read(port).then_some(0));
-            self.places.extend(places);
-        }
-        self.rows.clear();
+    }
+
+    /// Adds the next row, with the values that have readers or that a growing graph reads.
+    pub fn add<R>(&mut self, values: &Values<R>, node: NodeId) {
+        let states = self.states;
+        let is_copied = |port| {
+            // Outputs stay in no slot for readers that are added later.
+            let may_be_read_later = port >= states && values.is_watched(node);
+            values.is_taken(node, port) || values.is_read_by_growth(node, port) || may_be_read_later
+        };
+        // Places follow, when all rows are known.
+        let places = (0..self.widths.len()).map(|port| is_copied(port).then_some(0));
+        self.places.extend(places);
+    }
+
+    /// Ends the list: finds the place of each value.
+    pub fn end(&mut self) {
+        let all = self.widths.len();
         let mut next = 0;
+        self.rows.clear();
         for (port, width) in self.widths.iter().enumerate() {
-            for row in 0..work.len() {
-                if let Some(place) = &mut self.places[row * all + port] {
+            let of = match port < self.states {
+                true => ResultOf::State(port),
+                false => ResultOf::Output,
+            };
+            for (row, places) in self.places.chunks_mut(all).enumerate() {
+                if let Some(place) = &mut places[port] {
                     *place = next;
                     next += width;
-                    let of = match port < states {
-                        true => ResultOf::State(port),
-                        false => ResultOf::Output,
-                    };
                     self.rows.push(ResultRow { row, of });
                 }
             }
@@ -83,10 +92,10 @@ impl Results {
                 phase.set(Phase::Cell);
             }
             let mut is_late = false;
-            for port in (0..all)
-                .filter(|port| locked.is_taken(node, *port))
-                .collect::<Vec<_>>()
-            {
+            for port in 0..all {
+                if !locked.is_taken(node, port) {
+                    continue;
+                }
                 match self.value(values, row, port) {
                     Some(value) => locked.store(node, port, value, pool),
                     None => is_late = true,
