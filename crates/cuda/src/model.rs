@@ -160,7 +160,7 @@ impl<D: Driver> DeviceModel<D> {
     }
 
     /// Runs sequences whose lengths, order and initial states are in `staging`. Final states are
-    /// there afterwards; the outputs are in the first buffer.
+    /// there afterwards; the outputs are in the last layer's buffer.
     fn compute(
         &mut self,
         x: RowsRef<'_>,

@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use cellstream::execute::{Backend, PreparedModel, RunError, SessionError, Steps};
+use cellstream::execute::{PreparedModel, RunError, Steps};
 use cellstream::kernels::{RowsMut, RowsRef};
 use cellstream::model::{
     Activation, Builder, Cell, Direction, Gru, Input, Layer, Layout, Lstm, Matrix, Merge, Model,
     Output, Peepholes, Precision, ResetForm, Rnn, Weights,
 };
-use cellstream::plan::Plan;
 use cellstream::reference::{self, SumOrder};
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs};
 
 use super::Host;
 use crate::layer::Settings;
@@ -575,51 +570,4 @@ fn tuning_chooses_a_plan_that_fits_and_keeps_the_bits() {
         ..f32_weights()
     };
     check_with(CLUSTERS, &model, settings, &[2], &model);
-}
-
-/// The host as a backend of the serving engine.
-struct HostBackend;
-
-impl Backend for HostBackend {
-    fn name(&self) -> &str {
-        "host"
-    }
-
-    fn prepare(&self, model: &Model, plan: &Plan) -> Result<Box<dyn PreparedModel>, SessionError> {
-        let host = Host::with_limits_of(SMALL).expect("a compiler");
-        let room = (plan.batch(), plan.steps());
-        Ok(Box::new(DeviceModel::new(
-            host,
-            model,
-            f32_weights(),
-            room,
-        )?))
-    }
-}
-
-#[test]
-fn the_serving_engine_batches_requests_to_their_bits() {
-    if Host::with_limits_of(SMALL).is_none() {
-        return;
-    }
-    let model = Arc::new(Lstm::new(3, 8).random(15).unwrap());
-    let cell = ChainCell::new(Arc::clone(&model)).unwrap();
-    let mut cells = Cells::new();
-    let chain = Chain::add(&mut cells, cell.with_backend(Arc::new(HostBackend)));
-    let engine = Engine::start(cells, &EngineOptions::default()).unwrap();
-    let requests: Vec<Vec<f32>> = (1..4)
-        .map(|steps| random(steps * 3, steps as u64))
-        .collect();
-    let tickets: Vec<_> = (requests.iter())
-        .map(|x| {
-            let graph = chain.unfold(x, None, Outputs::Each).unwrap();
-            engine.submit(Request::new(graph)).unwrap()
-        })
-        .collect();
-    for (x, ticket) in requests.iter().zip(tickets) {
-        let mut y = vec![0.0; x.len() / 3 * 8];
-        let input = Input::new(x, x.len() / 3, 1);
-        reference::run_in(SumOrder::Lanes, &model, &input, &mut Output::new(&mut y)).unwrap();
-        assert_eq!(bits(&ticket.wait().unwrap().values), bits(&y));
-    }
 }

@@ -6,6 +6,7 @@
 
 mod cases;
 mod resident_cases;
+mod serving_cases;
 mod wavefront_cases;
 
 use std::collections::{HashMap, VecDeque};

@@ -1,32 +1,24 @@
 //! Steps whose states stay on the device, which runs them as late as it may.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use cellstream::execute::{
-    Backend, EmbeddingTable, PreparedModel, ResidentModel, ResidentNetwork, ResidentProjection,
-    ResidentRoom, ResidentStep, ResultOf, ResultRow, RunError, SessionError,
+    EmbeddingTable, ResidentModel, ResidentNetwork, ResidentProjection, ResidentRoom, ResidentStep,
+    ResultOf, ResultRow, RunError, SessionError,
 };
 use cellstream::kernels::RowsRef;
 use cellstream::layers::{Embedding, argmax};
 use cellstream::model::{
     Builder, Cell, Gru, InputError, Lstm, Matrix, Merge, Model, Precision, ResetForm,
 };
-use cellstream::plan::Plan;
 use cellstream::reference;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
-use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::networks::{
-    Chain, ChainCell, DecoderCell, EncoderCell, Outputs, Seq2Seq, Until,
-};
 
 use super::Host;
 use super::cases::{CLUSTERS, SMALL, bits, cells, f32_weights, random, reference_states};
 use crate::Device;
 use crate::resident::ResidentStack;
 
-const FEATURES: usize = 3;
+pub(super) const FEATURES: usize = 3;
 
 const ROOM: ResidentRoom = ResidentRoom {
     rows: 3,
@@ -41,7 +33,7 @@ fn stack(device: Device, model: &Model, room: ResidentRoom) -> Option<ResidentSt
 }
 
 /// Sizes of the states, in the order of the layers.
-fn sizes(model: &Model) -> Vec<usize> {
+pub(super) fn sizes(model: &Model) -> Vec<usize> {
     let directions = model.layers().iter().map(|layer| &layer.directions()[0]);
     let sizes = directions.flat_map(|of| [of.output_size(), of.cell_state_size()]);
     sizes.filter(|size| *size > 0).collect()
@@ -241,76 +233,20 @@ fn what_there_is_no_room_for_is_refused_and_changes_nothing() {
     assert!(matches!(refused, Err(SessionError::Backend(_))));
 }
 
-/// The host as a device that keeps states.
-struct HostBackend;
-
-impl Backend for HostBackend {
-    fn name(&self) -> &str {
-        "host"
-    }
-
-    fn prepare(&self, _: &Model, _: &Plan) -> Result<Box<dyn PreparedModel>, SessionError> {
-        unreachable!("states stay on the device")
-    }
-
-    fn prepare_resident(
-        &self,
-        network: &ResidentNetwork<'_>,
-        room: ResidentRoom,
-    ) -> Result<Option<Box<dyn ResidentModel>>, SessionError> {
-        let host = Host::with_limits_of(SMALL).expect("a compiler");
-        let stack = ResidentStack::new(host, network, &f32_weights(), room)?;
-        Ok(Some(Box::new(stack)))
-    }
-}
-
-/// Two devices, more requests than slots, several tasks in flight.
-#[test]
-fn the_serving_engine_keeps_states_on_its_devices() {
-    if Host::with_limits_of(SMALL).is_none() {
-        return;
-    }
-    let model = Arc::new(Lstm::new(FEATURES, 8).random(15).unwrap());
-    let cell = ChainCell::new(Arc::clone(&model)).unwrap();
-    let host = || Arc::new(HostBackend) as Arc<dyn Backend>;
-    let mut cells = Cells::new();
-    let chain = Chain::add(&mut cells, cell.with_backends([host(), host()]));
-    let options = EngineOptions {
-        workers: Workers::Cores(vec![vec![0], vec![0]]),
-        tasks_at_once: 3,
-        sizes: vec![BatchSizes { min: 1, max: 2 }],
-        ..EngineOptions::default()
-    };
-    let engine = Engine::start(cells, &options).unwrap();
-    let requests: Vec<Vec<f32>> = (0..12)
-        .map(|index| random((1 + index % 4) * FEATURES, index as u64))
-        .collect();
-    let tickets: Vec<_> = (requests.iter())
-        .map(|x| {
-            let graph = chain.unfold(x, None, Outputs::Each).unwrap();
-            engine.submit(Request::new(graph)).unwrap()
-        })
-        .collect();
-    for (x, ticket) in requests.iter().zip(tickets) {
-        let (y, _) = reference_states(&model, x, None, &sizes(&model));
-        assert_eq!(bits(&ticket.wait().unwrap().values), bits(&y));
-    }
-}
-
 /// Symbols, of which the last half has the outputs of the first: the greatest is there twice.
 const SYMBOLS: usize = 600;
-const GO: usize = 7;
+pub(super) const GO: usize = 7;
 
-struct Translation {
-    table: Embedding,
-    encoder: Model,
-    decoder: Model,
-    weights: Matrix,
-    bias: Vec<f32>,
+pub(super) struct Translation {
+    pub table: Embedding,
+    pub encoder: Model,
+    pub decoder: Model,
+    pub weights: Matrix,
+    pub bias: Vec<f32>,
 }
 
 impl Translation {
-    fn new(precision: Precision) -> Translation {
+    pub fn new(precision: Precision) -> Translation {
         let (hidden, half) = (6, SYMBOLS / 2);
         let table = Matrix::new(SYMBOLS, FEATURES, random(SYMBOLS * FEATURES, 60)).unwrap();
         let weights = random(half * hidden, 61).repeat(2);
@@ -339,7 +275,7 @@ impl Translation {
     }
 
     /// The symbols by plain loops.
-    fn expected(&self, source: &[usize], steps: usize) -> Vec<f32> {
+    pub fn expected(&self, source: &[usize], steps: usize) -> Vec<f32> {
         let states = sizes(&self.encoder);
         let features: Vec<f32> = (source.iter())
             .flat_map(|symbol| self.table.row(*symbol).unwrap())
@@ -358,45 +294,6 @@ impl Translation {
                 symbol as f32
             })
             .collect()
-    }
-}
-
-#[test]
-fn encoders_and_decoders_run_on_the_device() {
-    if Host::with_limits_of(SMALL).is_none() {
-        return;
-    }
-    for precision in [Precision::F32, Precision::Bf16] {
-        let of = Translation::new(precision);
-        let host = Arc::new(HostBackend);
-        let encoder = EncoderCell::new(of.table.clone(), of.encoder.clone()).unwrap();
-        let decoder = DecoderCell::new(
-            of.table.clone(),
-            of.decoder.clone(),
-            of.weights.clone(),
-            of.bias.clone(),
-        );
-        let decoder = decoder.unwrap().with_backend(host.clone());
-        let mut cells = Cells::new();
-        let network = Seq2Seq::add(&mut cells, encoder.with_backend(host), decoder, GO).unwrap();
-        let options = EngineOptions {
-            workers: Workers::Cores(vec![vec![0]]),
-            sizes: vec![BatchSizes { min: 1, max: 2 }; 2],
-            ..EngineOptions::default()
-        };
-        let engine = Engine::start(cells, &options).unwrap();
-        let sources = [&[3, 599, 4][..], &[42], &[0, 300], &[5, 5, 5, 6]];
-        let tickets: Vec<_> = (sources.iter().enumerate())
-            .map(|(index, source)| {
-                let (graph, feeding) = network.unfold(source, Until::Steps(2 + index)).unwrap();
-                let request = Request::new(graph).grow(feeding);
-                engine.submit(request).unwrap()
-            })
-            .collect();
-        for (index, (source, ticket)) in sources.iter().zip(tickets).enumerate() {
-            let symbols = ticket.wait().unwrap().values;
-            assert_eq!(symbols, of.expected(source, 2 + index), "{source:?}");
-        }
     }
 }
 

@@ -27,8 +27,9 @@ use cellstream::model::{InputError, Layer};
 
 use crate::arguments::{Address, GatherArguments, SignalArguments};
 use crate::driver::{Buffer, Driver, DriverError, Grid, Pinned, Synchronisation};
-use crate::layer::upload;
-use crate::layer::{DeviceLayer, Extent, LayerRoom, Settings, StateKind, StateRows, allocate};
+use crate::layer::{
+    DeviceLayer, Extent, LayerRoom, Settings, StateKind, StateRows, allocate, upload,
+};
 use crate::model::{PrepareError, append_bytes, checked_room, failed, read_values, widest};
 use crate::stamps::Stamps;
 use crate::symbols::{DeviceEmbedding, DeviceProjection};
@@ -254,18 +255,11 @@ impl<D: Driver> ResidentStack<D> {
         }
     }
 
-    fn check_states(&self, found: impl ExactSizeIterator<Item = usize>) -> Result<(), RunError> {
+    fn check_states(&self, found: impl Iterator<Item = usize> + Clone) -> Result<(), RunError> {
         let sizes = || self.states.iter().map(|state| state.size);
-        let total = found.len();
-        let mut values = 0;
-        let mut fit = total == self.states.len();
-        for (index, found) in found.enumerate() {
-            fit &= sizes().nth(index) == Some(found);
-            values += found;
-        }
-        match fit {
+        match found.clone().eq(sizes()) {
             true => Ok(()),
-            false => Err(mismatch("states", sizes().sum(), values)),
+            false => Err(mismatch("states", sizes().sum(), found.sum())),
         }
     }
 
@@ -279,10 +273,6 @@ impl<D: Driver> ResidentStack<D> {
                 room_batch: self.room.rows,
                 room_steps: 1,
             });
-        }
-        if self.free.is_empty() {
-            let in_flight = self.started.len();
-            return Err(RunError::InFlight { in_flight });
         }
         if self.input > 0 && !x.fits(batch, self.input) {
             return Err(mismatch("input", batch * self.input, x.values()));
@@ -321,16 +311,12 @@ impl<D: Driver> ResidentStack<D> {
         }
         append_numbers(bytes, self.rows.before());
         append_numbers(bytes, self.rows.after());
-        // Results of one kind are gathered together, in the order asked for: see `gathers`.
-        let runs = runs_of_kind(results);
-        for run in &runs {
-            for one in &results[run.clone()] {
-                let row = match one.of {
-                    ResultOf::State(_) => self.rows.after()[one.row],
-                    ResultOf::Output => one.row as u32,
-                };
-                append_numbers(bytes, &[row]);
-            }
+        for one in results {
+            let row = match one.of {
+                ResultOf::State(_) => self.rows.after()[one.row],
+                ResultOf::Output => one.row as u32,
+            };
+            append_numbers(bytes, &[row]);
         }
         memory.input.write(0, bytes);
         self.driver
@@ -347,7 +333,10 @@ impl<D: Driver> ResidentStack<D> {
                 to: self.number_address(batch, batch),
             },
         };
-        let from_rows = self.number_address(batch, 0);
+        let StateRows {
+            from: from_rows,
+            to: to_rows,
+        } = extent.state_rows;
         let mut input = self.step.address();
         if let Some(embedding) = &self.embedding {
             input = match &self.projection {
@@ -366,24 +355,24 @@ impl<D: Driver> ResidentStack<D> {
 
         let y = input;
         if let Some(projection) = &self.projection {
-            let (to, lengths) = (self.number_address(batch, batch), self.lengths.address());
-            projection.start(&self.driver, batch, y, to, lengths)?;
+            projection.start(&self.driver, batch, y, to_rows, self.lengths.address())?;
         }
 
-        let mut values = 0;
-        for run in runs {
-            let (from, width) = match results[run.start].of {
+        // Neighbours of one kind are gathered together.
+        let (mut first, mut values) = (0, 0);
+        for run in results.chunk_by(|one, next| one.of == next.of) {
+            let (from, width) = match run[0].of {
                 ResultOf::Output => (y, self.output),
                 ResultOf::State(index) => {
                     let ResidentState { place, size } = self.states[index];
-                    let rows = self.rows_of(place);
+                    let rows = rows_of(&mut self.layers, &mut self.projection, place);
                     (rows.map_or(0, |rows| rows.address()), size)
                 }
             };
             let count = run.len();
             let arguments = GatherArguments {
                 from,
-                rows: self.number_address(batch, 2 * batch + run.start),
+                rows: self.number_address(batch, 2 * batch + first),
                 to: memory.results.address() + (4 * values) as Address,
                 count,
                 width,
@@ -396,6 +385,7 @@ impl<D: Driver> ResidentStack<D> {
             };
             self.driver
                 .launch(&self.gather, &grid, &arguments.bytes())?;
+            first += count;
             values += count * width;
         }
         let arguments = SignalArguments {
@@ -411,11 +401,6 @@ impl<D: Driver> ResidentStack<D> {
         self.driver
             .launch(&self.signal, &grid, &arguments.bytes())?;
         Ok(values)
-    }
-
-    /// The rows of a state.
-    fn rows_of(&mut self, place: Place) -> Option<&mut D::Buffer> {
-        rows_of(&mut self.layers, &mut self.projection, place)
     }
 
     /// Whether a step is done: its number is not after the last one that is.
@@ -460,17 +445,6 @@ fn check_network(network: &ResidentNetwork<'_>) -> Result<(), SessionError> {
             "the embedding or the projection does not fit the model".into(),
         )),
     }
-}
-
-/// Ranges of results of one kind.
-fn runs_of_kind(results: &[cellstream::execute::ResultRow]) -> Vec<std::ops::Range<usize>> {
-    let mut first = 0;
-    let runs = results.chunk_by(|one, next| one.of == next.of);
-    let ranges = runs.map(|run| {
-        first += run.len();
-        first - run.len()..first
-    });
-    ranges.collect()
 }
 
 fn append_rows(bytes: &mut Vec<u8>, x: RowsRef<'_>, rows: usize, width: usize) {
@@ -535,13 +509,15 @@ impl<D: Driver> ResidentModel for ResidentStack<D> {
     fn start(&mut self, step: &ResidentStep<'_>) -> Result<(), RunError> {
         self.check_step(step)?;
         self.on_device(|_| Ok(()))?;
-        let slots = self.room.slots;
-        let advanced = self.rows.advance(step.slots);
-        advanced.map_err(|slot| RunError::Slot { slot, slots })?;
         let Some(mut memory) = self.free.pop() else {
             let in_flight = self.started.len();
             return Err(RunError::InFlight { in_flight });
         };
+        if let Err(slot) = self.rows.advance(step.slots) {
+            self.free.push(memory);
+            let slots = self.room.slots;
+            return Err(RunError::Slot { slot, slots });
+        }
         let number = self.count.wrapping_add(1);
         self.count = number;
         let started = self.on_device(|this| this.start_checked(step, &mut memory));
