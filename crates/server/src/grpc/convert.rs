@@ -7,7 +7,10 @@ use bytes::Bytes;
 use tonic::metadata::MetadataMap;
 
 use crate::error::InferError;
-use crate::wire::{Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor};
+use crate::wire::{
+    Data, Datatype, InferRequest, InferResponse, InputOptions, OutputOptions, Parameter,
+    RequestOptions, Tensor,
+};
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_response::InferOutputTensor;
 use cellstream_protocol::{
@@ -30,7 +33,7 @@ pub fn request(message: ModelInferRequest) -> Result<InferRequest, InferError> {
     }
     let mut inputs = Vec::with_capacity(message.inputs.len());
     for input in message.inputs {
-        refuse_shared_memory(&input.parameters)?;
+        InputOptions::read(parameters(input.parameters))?;
         let data = match (raw.next(), input.contents) {
             (Some(_), Some(_)) => {
                 return Err(InferError::invalid(format!(
@@ -47,7 +50,7 @@ pub fn request(message: ModelInferRequest) -> Result<InferRequest, InferError> {
     }
     let mut outputs = Vec::with_capacity(message.outputs.len());
     for output in message.outputs {
-        refuse_shared_memory(&output.parameters)?;
+        OutputOptions::read(parameters(output.parameters))?;
         outputs.push(output.name);
     }
     Ok(InferRequest {
@@ -58,25 +61,17 @@ pub fn request(message: ModelInferRequest) -> Result<InferRequest, InferError> {
     })
 }
 
-fn refuse_shared_memory(parameters: &HashMap<String, InferParameter>) -> Result<(), InferError> {
-    match parameters.contains_key("shared_memory_region") {
-        true => Err(InferError::invalid(
-            "the server has no shared memory; send the tensor's bytes",
-        )),
-        false => Ok(()),
-    }
-}
-
 fn parameters(all: HashMap<String, InferParameter>) -> impl Iterator<Item = (String, Parameter)> {
-    all.into_iter().filter_map(|(name, value)| {
-        let value = match value.parameter_choice? {
-            ParameterChoice::BoolParam(value) => Parameter::Bool(value),
-            ParameterChoice::Int64Param(value) => Parameter::Signed(value),
-            ParameterChoice::Uint64Param(value) => Parameter::Unsigned(value),
-            ParameterChoice::DoubleParam(value) => Parameter::Float(value),
-            ParameterChoice::StringParam(value) => Parameter::Text(value),
+    all.into_iter().map(|(name, value)| {
+        let value = match value.parameter_choice {
+            Some(ParameterChoice::BoolParam(value)) => Parameter::Bool(value),
+            Some(ParameterChoice::Int64Param(value)) => Parameter::Signed(value),
+            Some(ParameterChoice::Uint64Param(value)) => Parameter::Unsigned(value),
+            Some(ParameterChoice::DoubleParam(value)) => Parameter::Float(value),
+            Some(ParameterChoice::StringParam(value)) => Parameter::Text(value),
+            None => Parameter::Other,
         };
-        Some((name, value))
+        (name, value)
     })
 }
 
@@ -155,15 +150,27 @@ pub fn response(of: InferResponse, tells_end: bool) -> ModelInferResponse {
     message
 }
 
-/// The deadline of the header `grpc-timeout`: at most eight digits and a unit.
-pub fn deadline(metadata: &MetadataMap, received: Instant) -> Option<Instant> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
-    received.checked_add(timeout(text)?)
+/// The deadline of the header `grpc-timeout`: at most eight digits and a unit. One that the clock
+/// cannot express is none.
+///
+/// # Errors
+/// The header is no such time.
+pub fn deadline(metadata: &MetadataMap, received: Instant) -> Result<Option<Instant>, InferError> {
+    let Some(value) = metadata.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let time = value.to_str().ok().and_then(timeout).ok_or_else(|| {
+        InferError::invalid(
+            "grpc-timeout must be at most eight digits and a unit: H, M, S, m, u, n",
+        )
+    })?;
+    Ok(received.checked_add(time))
 }
 
 fn timeout(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = number.parse().ok()?;
+    let is_number = number.len() <= 8 && number.bytes().all(|digit| digit.is_ascii_digit());
+    let number: u64 = number.parse().ok().filter(|_| is_number)?;
     Some(match unit {
         "H" => Duration::from_secs(number.checked_mul(3600)?),
         "M" => Duration::from_secs(number.checked_mul(60)?),
@@ -184,7 +191,7 @@ mod tests {
         assert_eq!(timeout("100m"), Some(Duration::from_millis(100)));
         assert_eq!(timeout("2H"), Some(Duration::from_secs(7200)));
         assert_eq!(timeout("5n"), Some(Duration::from_nanos(5)));
-        for wrong in ["", "m", "1", "1x", "-1S", "99999999999999999999H", "1é"] {
+        for wrong in ["", "m", "1", "1x", "-1S", "999999999S", "+1S", "1é"] {
             assert_eq!(timeout(wrong), None, "{wrong}");
         }
     }

@@ -10,16 +10,21 @@ use serde_json::value::RawValue;
 
 use crate::error::InferError;
 use crate::networks::{Interface, Port};
-use crate::wire::{Data, Datatype, InferRequest, InferResponse, Parameter, RequestOptions, Tensor};
+use crate::wire::{
+    Data, Datatype, InferRequest, InferResponse, InputOptions, OutputOptions, Parameter,
+    RequestOptions, Tensor,
+};
 
 /// The header with the length of the JSON; the bytes of tensors follow it.
 pub const JSON_LENGTH: &str = "inference-header-content-length";
 
+/// As some clients write fields that they do not use, `null` is the same as no field.
+type Parameters = BTreeMap<String, Value>;
+
 #[derive(Deserialize)]
 struct RequestJson<'a> {
     id: Option<String>,
-    #[serde(default)]
-    parameters: BTreeMap<String, Value>,
+    parameters: Option<Parameters>,
     #[serde(borrow)]
     inputs: Vec<InputJson<'a>>,
     outputs: Option<Vec<OutputJson>>,
@@ -31,8 +36,7 @@ struct InputJson<'a> {
     shape: Vec<i64>,
     #[serde(borrow)]
     datatype: Cow<'a, str>,
-    #[serde(default)]
-    parameters: BTreeMap<String, Value>,
+    parameters: Option<Parameters>,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
 }
@@ -40,8 +44,7 @@ struct InputJson<'a> {
 #[derive(Deserialize)]
 struct OutputJson {
     name: String,
-    #[serde(default)]
-    parameters: BTreeMap<String, Value>,
+    parameters: Option<Parameters>,
 }
 
 /// A request, and its outputs that are wanted as bytes.
@@ -81,19 +84,10 @@ pub fn read(body: &Bytes, json_length: Option<usize>) -> Result<Read, InferError
     let mut outputs = Vec::new();
     let mut binary = BTreeMap::new();
     for output in json.outputs.into_iter().flatten() {
-        if let Some(Value::Bool(is_binary)) = output.parameters.get("binary_data") {
-            binary.insert(output.name.clone(), *is_binary);
+        let options = OutputOptions::read(parameters(output.parameters))?;
+        if let Some(is_binary) = options.binary {
+            binary.insert(output.name.clone(), is_binary);
         }
-        if output
-            .parameters
-            .get("classification")
-            .is_some_and(|value| value != 0)
-        {
-            return Err(InferError::invalid(
-                "outputs have no parameter \"classification\" here",
-            ));
-        }
-        refuse_shared_memory(&output.parameters)?;
         outputs.push(output.name);
     }
     Ok(Read {
@@ -107,18 +101,22 @@ pub fn read(body: &Bytes, json_length: Option<usize>) -> Result<Read, InferError
     })
 }
 
-/// Those with values that a parameter can have.
-fn parameters(all: BTreeMap<String, Value>) -> impl Iterator<Item = (String, Parameter)> {
-    let read = |(name, value)| Some((name, serde_json::from_value(value).ok()?));
-    all.into_iter().filter_map(read)
+fn parameters(all: Option<Parameters>) -> impl Iterator<Item = (String, Parameter)> {
+    let read = |(name, value)| (name, parameter(value));
+    all.into_iter().flatten().map(read)
 }
 
-fn refuse_shared_memory(parameters: &BTreeMap<String, Value>) -> Result<(), InferError> {
-    match parameters.contains_key("shared_memory_region") {
-        true => Err(InferError::invalid(
-            "the server has no shared memory; send the tensor's bytes",
-        )),
-        false => Ok(()),
+fn parameter(value: Value) -> Parameter {
+    match value {
+        Value::Bool(value) => Parameter::Bool(value),
+        Value::String(text) => Parameter::Text(text),
+        Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+            (Some(value), ..) => Parameter::Unsigned(value),
+            (_, Some(value), _) => Parameter::Signed(value),
+            (.., Some(value)) => Parameter::Float(value),
+            (None, None, None) => Parameter::Other,
+        },
+        Value::Null | Value::Array(_) | Value::Object(_) => Parameter::Other,
     }
 }
 
@@ -127,11 +125,11 @@ fn read_input(input: InputJson<'_>, raw: &mut &[u8]) -> Result<Tensor, InferErro
         name,
         shape,
         datatype,
-        parameters,
+        parameters: given,
         data,
     } = input;
-    refuse_shared_memory(&parameters)?;
-    let data = match (parameters.get("binary_data_size"), data) {
+    let options = InputOptions::read(parameters(given))?;
+    let data = match (options.binary_size, data) {
         (Some(_), Some(_)) => {
             return Err(InferError::invalid(format!(
                 "input {name:?} has data and binary_data_size"
@@ -141,7 +139,7 @@ fn read_input(input: InputJson<'_>, raw: &mut &[u8]) -> Result<Tensor, InferErro
             return Err(InferError::invalid(format!("input {name:?} has no data")));
         }
         (Some(size), None) => {
-            let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
+            let size = usize::try_from(size).ok();
             let taken = size.and_then(|size| raw.split_at_checked(size));
             let (taken, rest) = taken.ok_or_else(|| {
                 InferError::invalid(format!(

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 
 use bytes::Bytes;
 use half::f16;
-use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// An element in JSON.
 pub trait Element: Sized {
@@ -44,17 +44,50 @@ macro_rules! integers {
 
 integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
+/// The names of floats that JSON has no numbers for, as the JSON of Protocol Buffers has them.
+const NAMES: [(&str, f64); 3] = [
+    ("Infinity", f64::INFINITY),
+    ("-Infinity", f64::NEG_INFINITY),
+    ("NaN", f64::NAN),
+];
+
+/// A float in JSON: a number, or the name of one that is infinite or not a number.
+pub struct FloatJson<T>(pub T);
+
+macro_rules! float_json {
+    ($($type:ty, $serialize:ident;)*) => {
+        $(impl Serialize for FloatJson<$type> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if self.0.is_finite() {
+                    return serializer.$serialize(self.0);
+                }
+                // All that are left are equal to one of the infinities, or to nothing.
+                let named = NAMES.iter().find(|(_, value)| *value == f64::from(self.0));
+                serializer.serialize_str(named.map_or("NaN", |(name, _)| name))
+            }
+        })*
+    };
+}
+
+float_json! { f32, serialize_f32; f64, serialize_f64; }
+
 macro_rules! floats {
     ($($type:ty, $of:expr;)*) => {
         $(impl Element for $type {
-            const EXPECTED: &'static str = "numbers";
+            const EXPECTED: &'static str =
+                "numbers of the type or \"Infinity\", \"-Infinity\", \"NaN\"";
 
             fn of_integer(value: i128) -> Option<$type> {
-                Some($of(value as f64))
+                Self::of_float(value as f64)
             }
 
             fn of_float(value: f64) -> Option<$type> {
-                Some($of(value))
+                Some($of(value)).filter(|value: &$type| value.is_finite())
+            }
+
+            fn of_string(value: &str) -> Option<$type> {
+                let named = NAMES.iter().find(|(name, _)| *name == value);
+                named.map(|(_, value)| $of(*value))
             }
         })*
     };
@@ -171,6 +204,16 @@ mod tests {
     }
 
     #[test]
+    fn floats_that_are_no_numbers_have_names() {
+        let values = [1.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        let json = serde_json::to_string(&values.map(FloatJson)).expect("JSON");
+        assert_eq!(json, r#"[1.5,"Infinity","-Infinity","NaN"]"#);
+        let read = flat::<f32>(&json).expect("numbers");
+        assert_eq!(read[..3], values[..3]);
+        assert!(read[3].is_nan());
+    }
+
+    #[test]
     fn elements_of_another_type_are_errors() {
         assert!(flat::<f32>("[1, \"2\"]").is_err());
         assert!(flat::<i64>("[1.5]").is_err());
@@ -178,6 +221,12 @@ mod tests {
         assert!(flat::<bool>("[2]").is_err());
         assert!(flat::<Bytes>("[1]").is_err());
         assert!(flat::<f32>("1").is_err());
+        assert!(
+            flat::<f32>("[1e39]").is_err(),
+            "no infinity that nobody asked for"
+        );
+        assert!(flat::<f16>("[70000]").is_err());
+        assert!(flat::<f32>("[\"infinity\"]").is_err());
         assert!(
             flat::<f32>(&"[".repeat(10_000)).is_err(),
             "no overflow of the stack"

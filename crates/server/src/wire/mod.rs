@@ -4,8 +4,10 @@ mod flat;
 mod parameters;
 mod tensor;
 
-pub use flat::flat;
-pub use parameters::{Parameter, RequestOptions, SequenceId, SequenceStep};
+pub use flat::{FloatJson, flat};
+pub use parameters::{
+    InputOptions, OutputOptions, Parameter, RequestOptions, SequenceId, SequenceStep,
+};
 pub use tensor::{Data, Datatype, Tensor};
 
 /// A request for inference.

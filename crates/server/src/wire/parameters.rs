@@ -3,19 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use crate::error::InferError;
+use crate::error::{ErrorKind, InferError};
 
 /// A value of a parameter.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
     Bool(bool),
     Unsigned(u64),
     Signed(i64),
     Float(f64),
     Text(String),
+    /// None of these: a list, an object, or nothing. No parameter has such a value.
+    Other,
 }
 
 /// Names a sequence. A number and its digits are two names.
@@ -127,6 +126,76 @@ fn unsigned(name: &str, value: &Parameter) -> Result<u64, InferError> {
     }
 }
 
+/// Options of an input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InputOptions {
+    /// Bytes of the input after the JSON.
+    pub binary_size: Option<u64>,
+}
+
+impl InputOptions {
+    /// Reads the parameters of an input. Unknown ones are ignored, as the protocol asks.
+    ///
+    /// # Errors
+    /// A known parameter with a value of another type; shared memory.
+    pub fn read(
+        parameters: impl IntoIterator<Item = (String, Parameter)>,
+    ) -> Result<InputOptions, InferError> {
+        let mut options = InputOptions::default();
+        for (name, value) in parameters {
+            refuse_shared_memory(&name)?;
+            if name == "binary_data_size" {
+                options.binary_size = Some(unsigned(&name, &value)?);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Options of an output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputOptions {
+    /// Whether it is sent as bytes after the JSON; `None`: as [`RequestOptions::binary_outputs`].
+    pub binary: Option<bool>,
+}
+
+impl OutputOptions {
+    /// Reads the parameters of an output. Unknown ones are ignored, as the protocol asks.
+    ///
+    /// # Errors
+    /// A known parameter with a value of another type; shared memory; classification.
+    pub fn read(
+        parameters: impl IntoIterator<Item = (String, Parameter)>,
+    ) -> Result<OutputOptions, InferError> {
+        let mut options = OutputOptions::default();
+        for (name, value) in parameters {
+            refuse_shared_memory(&name)?;
+            match name.as_str() {
+                "binary_data" => options.binary = Some(boolean(&name, &value)?),
+                "classification" if unsigned(&name, &value)? > 0 => {
+                    return Err(InferError::new(
+                        ErrorKind::Unsupported,
+                        "outputs have no parameter \"classification\" here; take the largest \
+                         elements of the output",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn refuse_shared_memory(name: &str) -> Result<(), InferError> {
+    if !name.starts_with("shared_memory_") {
+        return Ok(());
+    }
+    Err(InferError::new(
+        ErrorKind::Unsupported,
+        "the server has no shared memory; send the tensor's bytes",
+    ))
+}
+
 /// `None` for 0 and the empty string: the request is not part of a sequence.
 fn sequence_id(value: Parameter) -> Result<Option<SequenceId>, InferError> {
     match value {
@@ -147,34 +216,62 @@ fn sequence_id(value: Parameter) -> Result<Option<SequenceId>, InferError> {
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<RequestOptions, InferError> {
-        let parameters: std::collections::BTreeMap<String, Parameter> =
-            serde_json::from_str(json).expect("parameters");
-        RequestOptions::read(parameters)
+    fn read<const N: usize>(
+        parameters: [(&str, Parameter); N],
+    ) -> Result<RequestOptions, InferError> {
+        RequestOptions::read(parameters.map(|(name, value)| (name.to_owned(), value)))
+    }
+
+    fn text(text: &str) -> Parameter {
+        Parameter::Text(text.into())
     }
 
     #[test]
     fn sequences_are_named_by_numbers_and_strings() {
-        let id = |json: &str| {
-            read(json)
-                .expect("valid")
-                .sequence
-                .map(|s| s.id.to_string())
+        let id = |value| {
+            let options = read([("sequence_id", value)]).expect("valid");
+            options.sequence.map(|sequence| sequence.id.to_string())
         };
-        assert_eq!(id(r#"{"sequence_id": 7}"#).as_deref(), Some("7"));
-        assert_eq!(id(r#"{"sequence_id": "7"}"#).as_deref(), Some("\"7\""));
-        assert_eq!(
-            id(r#"{"sequence_id": 0, "other": [1]}"#.replace("[1]", "1").as_str()),
-            None
-        );
-        assert_eq!(id(r#"{"sequence_id": ""}"#), None);
-        for wrong in ["-1", "1.5", "true"] {
-            assert!(
-                read(&format!(r#"{{"sequence_id": {wrong}}}"#)).is_err(),
-                "{wrong}"
-            );
+        assert_eq!(id(Parameter::Unsigned(7)).as_deref(), Some("7"));
+        assert_eq!(id(text("7")).as_deref(), Some("\"7\""));
+        assert_eq!(id(Parameter::Signed(0)), None);
+        assert_eq!(id(text("")), None);
+        for wrong in [
+            Parameter::Signed(-1),
+            Parameter::Float(1.5),
+            Parameter::Bool(true),
+            Parameter::Other,
+        ] {
+            assert!(read([("sequence_id", wrong.clone())]).is_err(), "{wrong:?}");
         }
-        assert!(read(r#"{"sequence_start": true}"#).is_err());
+        assert!(read([("sequence_start", Parameter::Bool(true))]).is_err());
+    }
+
+    #[test]
+    fn known_parameters_have_their_types_and_unknown_ones_any() {
+        for known in [
+            "sequence_id",
+            "sequence_start",
+            "sequence_end",
+            "priority",
+            "timeout",
+            "triton_enable_empty_final_response",
+            "binary_data_output",
+        ] {
+            for wrong in [Parameter::Other, Parameter::Float(1.0)] {
+                let error = read([(known, wrong)]).expect_err(known);
+                assert!(error.message.contains(known), "{error}");
+            }
+        }
+        assert!(read([("other", Parameter::Other)]).is_ok());
+        let input = |name: &str, value| InputOptions::read([(name.to_owned(), value)]);
+        let output = |name: &str, value| OutputOptions::read([(name.to_owned(), value)]);
+        assert!(input("binary_data_size", text("4")).is_err());
+        assert!(input("other", Parameter::Other).is_ok());
+        assert!(output("binary_data", text("true")).is_err());
+        assert!(output("classification", Parameter::Other).is_err());
+        assert!(output("classification", Parameter::Unsigned(0)).is_ok());
+        assert!(output("shared_memory_region", text("r")).is_err());
     }
 
     #[test]
@@ -192,8 +289,11 @@ mod tests {
 
     #[test]
     fn a_timeout_of_zero_is_none() {
-        assert_eq!(read(r#"{"timeout": 0}"#).expect("valid").timeout, None);
-        let timeout = read(r#"{"timeout": 1500}"#).expect("valid").timeout;
-        assert_eq!(timeout, Some(Duration::from_micros(1500)));
+        let of = |time| {
+            let options = read([("timeout", Parameter::Unsigned(time))]);
+            options.expect("valid").timeout
+        };
+        assert_eq!(of(0), None);
+        assert_eq!(of(1500), Some(Duration::from_micros(1500)));
     }
 }

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use half::{bf16, f16};
 use serde::{Serialize, Serializer};
 
-use super::flat;
+use super::{FloatJson, flat};
 use crate::error::InferError;
 
 /// An array with a name, in row-major order.
@@ -175,9 +175,11 @@ impl Raw<1> for bool {
 impl Serialize for Data {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Data::F32(values) => values.serialize(serializer),
-            Data::F64(values) => values.serialize(serializer),
-            Data::F16(values) => serializer.collect_seq(values.iter().map(|v| v.to_f32())),
+            Data::F32(values) => serializer.collect_seq(values.iter().map(|&v| FloatJson(v))),
+            Data::F64(values) => serializer.collect_seq(values.iter().map(|&v| FloatJson(v))),
+            Data::F16(values) => {
+                serializer.collect_seq(values.iter().map(|v| FloatJson(v.to_f32())))
+            }
             Data::I64(values) => values.serialize(serializer),
             Data::I32(values) => values.serialize(serializer),
             Data::I16(values) => values.serialize(serializer),
