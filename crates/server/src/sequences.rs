@@ -313,7 +313,7 @@ impl Sequences {
             Some(why) => InferError::not_found(format!(
                 "sequence {id} has ended: {why}; begin again with sequence_start"
             )),
-            None => InferError::invalid(format!(
+            None => InferError::not_found(format!(
                 "sequence {id} is not open: its first request must specify the START flag \
                  (sequence_start)"
             )),

@@ -160,8 +160,8 @@ impl Network {
         }
     }
 
-    /// Refuses inputs and outputs that the network does not have, and inputs that are missing or
-    /// given twice.
+    /// Refuses inputs and outputs that the network does not have, and inputs that are missing,
+    /// given twice, or of another shape.
     ///
     /// # Errors
     /// The name of the first.
@@ -197,13 +197,14 @@ fn check_names(interface: &Interface, request: &InferRequest) -> Result<(), Infe
         names.join(", ")
     };
     for (index, input) in request.inputs.iter().enumerate() {
-        if !interface.inputs.iter().any(|port| port.name == input.name) {
+        let port = interface.inputs.iter().find(|port| port.name == input.name);
+        let Some(port) = port else {
             return Err(InferError::invalid(format!(
                 "the model has no input {:?}; it has {}",
                 input.name,
                 names(&interface.inputs)
             )));
-        }
+        };
         if request.inputs[..index]
             .iter()
             .any(|other| other.name == input.name)
@@ -213,6 +214,7 @@ fn check_names(interface: &Interface, request: &InferRequest) -> Result<(), Infe
                 input.name
             )));
         }
+        check_shape(port, input)?;
     }
     for port in interface.needed() {
         if !request.inputs.iter().any(|input| input.name == port.name) {
@@ -231,6 +233,20 @@ fn check_names(interface: &Interface, request: &InferRequest) -> Result<(), Infe
         }
     }
     Ok(())
+}
+
+/// Refuses a tensor of another shape than metadata tell, if they tell one.
+fn check_shape(port: &Port, given: &Tensor) -> Result<(), InferError> {
+    let fits = |(axis, size): (&i64, &usize)| *axis < 0 || usize::try_from(*axis) == Ok(*size);
+    let (expected, found) = (&port.shape, &given.shape);
+    let is_same = expected.len() == found.len() && expected.iter().zip(found).all(fits);
+    if is_same || expected.is_empty() {
+        return Ok(());
+    }
+    Err(InferError::invalid(format!(
+        "input {:?} has the shape {found:?}; expected: {expected:?}, where -1 is any size",
+        given.name
+    )))
 }
 
 /// Refuses entries of a configuration that a kind does not have.

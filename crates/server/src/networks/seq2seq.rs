@@ -21,7 +21,7 @@ use cellstream_serve::networks::{
 
 use super::symbols::{self, Symbols};
 use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix};
-use crate::error::InferError;
+use crate::error::{ErrorKind, InferError};
 use crate::repository::{ModelConfig, Seq2SeqConfig};
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
 
@@ -171,11 +171,14 @@ impl Seq2SeqNetwork {
     ) -> Result<Answer, InferError> {
         let source = symbols::numbers(request, SOURCE, self.source_symbols.as_ref())?;
         if source.len() > self.max_steps {
-            return Err(InferError::invalid(format!(
-                "the source has {} symbols; the maximum is {}",
-                source.len(),
-                self.max_steps
-            )));
+            return Err(InferError::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "the source has {} symbols; the maximum is {} (max_steps in config.toml)",
+                    source.len(),
+                    self.max_steps
+                ),
+            ));
         }
         let asked = match &self.decoding {
             Decoding::Greedy { network, until } => {

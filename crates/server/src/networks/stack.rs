@@ -309,12 +309,23 @@ impl StackNetwork {
         if features != of.input {
             return Err(shape_error(x, &format!("[batch, steps, {}]", of.input)));
         }
-        let most = self.interface.max_batch;
-        if batch == 0 || batch > most {
-            return Err(shape_error(x, &format!("1 to {most} sequences")));
+        if batch == 0 || steps == 0 {
+            return Err(shape_error(x, "one or more sequences of one or more steps"));
         }
-        if steps == 0 || steps > self.max_steps {
-            return Err(shape_error(x, &format!("1 to {} steps", self.max_steps)));
+        let limits = [
+            ("sequences", batch, self.interface.max_batch, "max_batch"),
+            ("steps", steps, self.max_steps, "max_steps"),
+        ];
+        for (what, found, most, entry) in limits {
+            if found > most {
+                return Err(InferError::new(
+                    ErrorKind::TooLarge,
+                    format!(
+                        "input {INPUT:?} has {found} {what}; the maximum is {most} ({entry} in \
+                         config.toml)"
+                    ),
+                ));
+            }
         }
         let lengths = match input(request, LENGTHS) {
             None => vec![steps; batch],

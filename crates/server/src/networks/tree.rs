@@ -17,7 +17,7 @@ use cellstream_serve::engine;
 use cellstream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
 
 use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols};
-use crate::error::InferError;
+use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
 
@@ -120,11 +120,14 @@ impl TreeNetwork {
     ) -> Result<Answer, InferError> {
         let heads = symbols::numbers(request, HEADS, None)?;
         if heads.len() > self.max_steps {
-            return Err(InferError::invalid(format!(
-                "the tree has {} words; the maximum is {}",
-                heads.len(),
-                self.max_steps
-            )));
+            return Err(InferError::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "the tree has {} words; the maximum is {} (max_steps in config.toml)",
+                    heads.len(),
+                    self.max_steps
+                ),
+            ));
         }
         let tree = Dependencies::new(&heads)?;
         let features = match &self.embedding {
