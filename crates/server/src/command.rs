@@ -10,13 +10,8 @@ use cellstream_command::{Failure, seconds};
 use cellstream_serve::engine::{EngineOptions, Workers};
 use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::Limits;
-use tracing::Level;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry};
 
-use crate::doors::SPANS;
+pub use crate::log::LogFormat;
 #[cfg(feature = "otlp")]
 use crate::otlp::Exporter;
 use crate::{Server, ServerOptions, TlsFiles};
@@ -73,10 +68,40 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub connections: u32,
+    /// Most nodes (steps of cells) of all accepted requests
+    #[arg(long, value_name = "N", default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: u32,
+    /// Most nodes of one request
+    #[arg(long, value_name = "N", default_value_t = 250_000,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub request_nodes: u32,
+    /// Most MiB of values of all accepted requests and open sequences
+    #[arg(long, value_name = "MIB", default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub bytes: u32,
     /// Largest body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub body: u32,
+    /// Most MiB of all bodies that are being received
+    #[arg(long, value_name = "MIB", default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub bodies: u32,
+    /// Seconds in which a body, or a message of a stream that has begun, must come
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
+    pub body_time: f64,
+    /// Seconds after which an idle connection is closed; more than a proxy keeps it
+    #[arg(long, value_name = "S", default_value_t = 75.0, value_parser = seconds)]
+    pub keep_alive: f64,
+    /// Most connections of each port that wait to be accepted
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub backlog: u32,
+    /// Origin whose pages may send requests from a browser, as https://HOST, or * for all; may be
+    /// given several times
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors: Vec<String>,
     /// Seconds to wait after SIGTERM for accepted requests and open sequences
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds)]
     pub grace: f64,
@@ -88,15 +113,6 @@ pub struct Arguments {
     /// a line for each request)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log: LogFormat,
-}
-
-/// Formats of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people
-    Text,
-    /// An object in a line
-    Json,
 }
 
 impl Arguments {
@@ -114,16 +130,23 @@ impl Arguments {
                 workers: workers(self.worker_cores as usize),
                 limits: Limits {
                     requests: self.requests as usize,
+                    nodes: self.nodes as usize,
+                    request_nodes: self.request_nodes as usize,
+                    bytes: (self.bytes as usize) << 20,
                     streams: self.sequences as usize,
                     client_requests: self
                         .client_requests
                         .map_or(usize::MAX, |most| most as usize),
-                    ..Limits::default()
                 },
                 ..EngineOptions::default()
             },
             body_bytes: (self.body as usize) << 20,
+            bodies_bytes: (self.bodies as usize) << 20,
+            body_time: Duration::from_secs_f64(self.body_time),
+            idle_time: Duration::from_secs_f64(self.keep_alive),
             connections: self.connections as usize,
+            backlog: self.backlog,
+            origins: self.cors.clone(),
             ..ServerOptions::default()
         }
     }
@@ -148,9 +171,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     #[cfg(feature = "otlp")]
     let exporter = arguments.otlp.as_deref().map(Exporter::start).transpose()?;
     #[cfg(feature = "otlp")]
-    start_log(arguments.log, exporter.as_ref().map(Exporter::layer));
+    crate::log::start(arguments.log, exporter.as_ref().map(Exporter::layer));
     #[cfg(not(feature = "otlp"))]
-    start_log(arguments.log, None::<tracing_subscriber::layer::Identity>);
+    crate::log::start(arguments.log, None::<tracing_subscriber::layer::Identity>);
     let server = Server::start(&arguments.repository, &arguments.options())?;
     let failures = server.failures();
     if server.models().is_empty() && !arguments.model_control {
@@ -190,21 +213,4 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             arguments.grace
         ))),
     }
-}
-
-/// Starts the log, and `spans`, which gets the spans of requests.
-fn start_log<L>(format: LogFormat, spans: Option<L>)
-where
-    L: Layer<Registry> + Send + Sync,
-{
-    let filter = EnvFilter::try_from_default_env();
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,cellstream_server=info"));
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let of_requests = Targets::new().with_target(SPANS, Level::INFO);
-    let subscriber = tracing_subscriber::registry().with(spans.with_filter(of_requests));
-    // A program that has a log of its own keeps it.
-    let _ = match format {
-        LogFormat::Text => subscriber.with(log.with_filter(filter)).try_init(),
-        LogFormat::Json => subscriber.with(log.json().with_filter(filter)).try_init(),
-    };
 }

@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::http::HeaderValue;
 use cellstream_serve::engine::EngineOptions;
-use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::doors::{ConnectionLimits, Tokens, acceptor, serve};
+use crate::doors::{
+    Bodies, BodyLimits, ConnectionLimits, ConnectionTimes, Tokens, acceptor, listen, serve,
+};
 use crate::http::HttpOptions;
 use crate::models::{LoadedModel, Models};
 use crate::repository::Repository;
@@ -39,22 +41,32 @@ pub struct ServerOptions {
     pub model_control: bool,
     /// The engine of each policy, its limits included.
     pub engine: EngineOptions,
-    /// Largest body of a request, decompressed, in bytes.
+    /// Largest body of a request, or message of a stream, decompressed, in bytes.
     pub body_bytes: usize,
-    /// Longest time until a body has come.
+    /// Most bytes of all bodies that are being received, at least `body_bytes`. Further bodies are
+    /// refused.
+    pub bodies_bytes: usize,
+    /// Longest time until a body, or a message of a stream that has begun, has come.
     pub body_time: Duration,
-    /// Longest time for a handshake and for the headers of a request.
+    /// Longest time for a handshake and for the headers of a request that has begun.
     pub header_time: Duration,
+    /// Time after which an idle connection of HTTP/1 is closed. A proxy must close its own before.
+    pub idle_time: Duration,
     /// Open connections of each port.
     pub connections: usize,
+    /// Connections of each port that wait to be accepted. The system may allow fewer.
+    pub backlog: u32,
     /// Requests of one HTTP/2 connection at a time.
     pub streams: u32,
+    /// Origins (`https://HOST`) whose pages may send requests from a browser; `*`: all.
+    pub origins: Vec<String>,
     /// Threads that read and write; the workers of the engine have others.
     pub io_threads: usize,
 }
 
 impl Default for ServerOptions {
-    /// Loopback, ports 8000 and 8001, no TLS and no tokens, bodies of 64 MiB.
+    /// Loopback, ports 8000 and 8001, no TLS and no tokens, bodies of 64 MiB, 256 MiB of bodies
+    /// together, 60 s for a body, 75 s for an idle connection.
     fn default() -> ServerOptions {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         ServerOptions {
@@ -66,10 +78,14 @@ impl Default for ServerOptions {
             model_control: false,
             engine: EngineOptions::default(),
             body_bytes: 64 << 20,
+            bodies_bytes: 256 << 20,
             body_time: Duration::from_secs(60),
             header_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(75),
             connections: 4096,
+            backlog: 4096,
             streams: 1024,
+            origins: Vec::new(),
             io_threads: 2,
         }
     }
@@ -94,6 +110,12 @@ pub enum ServerError {
     /// A file of TLS or tokens cannot be used.
     #[error("{0}")]
     File(String),
+    /// An origin is no value of a header.
+    #[error("origin {origin:?} is not of the form https://HOST")]
+    Origin {
+        /// The origin.
+        origin: String,
+    },
     /// A port cannot be used.
     #[error("{address}: {why}")]
     Bind {
@@ -167,6 +189,13 @@ impl Server {
                 return Err(ServerError::Open { address });
             }
         }
+        let origins = options.origins.iter().map(|origin| {
+            let value = HeaderValue::from_str(origin);
+            value.map_err(|_| ServerError::Origin {
+                origin: origin.clone(),
+            })
+        });
+        let origins = origins.collect::<Result<Vec<_>, _>>()?;
         let tokens = match &options.tokens {
             Some(path) => Tokens::read(path).map_err(ServerError::File)?,
             None => Tokens::none(),
@@ -186,7 +215,7 @@ impl Server {
             .map_err(ServerError::Threads)?;
         let bind = |address: SocketAddr| {
             let bound = runtime.block_on(async {
-                let listener = TcpListener::bind(address).await?;
+                let listener = listen(address, options.backlog)?;
                 let address = listener.local_addr()?;
                 Ok((listener, address))
             });
@@ -195,27 +224,31 @@ impl Server {
         let (http_listener, http) = bind(options.http)?;
         let (grpc_listener, grpc) = bind(options.grpc)?;
         let models = Arc::new(Models::new(repository, options.engine.clone()));
-        let service = Arc::new(Service::new(Arc::clone(&models)));
+        let service = Arc::new(Service::new(
+            Arc::clone(&models),
+            Bodies::new(BodyLimits {
+                bytes: options.body_bytes,
+                time: options.body_time,
+                all_bytes: options.bodies_bytes,
+            }),
+        ));
         let tokens = Arc::new(tokens);
         let http_router = http::router(
             Arc::clone(&service),
             Arc::clone(&tokens),
             HttpOptions {
-                body_bytes: options.body_bytes,
-                body_time: options.body_time,
                 may_load: options.model_control,
+                origins,
             },
         );
-        let grpc_router = grpc::router(
-            Arc::clone(&service),
-            tokens,
-            options.body_bytes,
-            options.model_control,
-        );
+        let grpc_router = grpc::router(Arc::clone(&service), tokens, options.model_control);
         let limits = ConnectionLimits {
             connections: options.connections,
             streams: options.streams,
-            header_time: options.header_time,
+            times: ConnectionTimes {
+                head: options.header_time,
+                idle: options.idle_time,
+            },
         };
         let (stopping, stops) = watch::channel(false);
         // Probes are answered while models are loaded.

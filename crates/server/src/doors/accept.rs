@@ -1,20 +1,28 @@
 //! Accepts connections, and ends those that send nothing.
 
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::body::Incoming;
+use axum::body::Body;
+use axum::http::Version;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
+
+use super::clock::{Answering, Clock, Clocked, ConnectionTimes, Deadline};
 
 /// The address of a client.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +35,8 @@ pub struct ConnectionLimits {
     pub connections: usize,
     /// Requests of one HTTP/2 connection at a time.
     pub streams: u32,
-    /// The time for a TLS handshake, for the first request, and for the headers of each.
-    pub header_time: Duration,
+    /// The head time is also that for a TLS handshake.
+    pub times: ConnectionTimes,
 }
 
 /// Between two tests of an idle HTTP/2 connection, and for the answer of one.
@@ -89,7 +97,7 @@ impl Connection {
         let Some(tls) = tls else {
             return self.answer(stream).await;
         };
-        match tokio::time::timeout(self.limits.header_time, tls.accept(stream)).await {
+        match tokio::time::timeout(self.limits.times.head, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.answer(stream).await,
             Ok(Err(why)) => tracing::debug!(address = %self.peer.0, "TLS: {why}"),
             Err(_) => tracing::debug!(address = %self.peer.0, "TLS: the handshake took too long"),
@@ -103,18 +111,24 @@ impl Connection {
             limits,
             mut stopping,
         } = self;
-        let has_request = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&has_request);
+        let clock = Clock::new(limits.times);
+        let requests = clock.clone();
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            seen.store(true, Ordering::Relaxed);
+            let answering = requests.request(request.version() == Version::HTTP_2);
             request.extensions_mut().insert(peer);
             // A router is always ready.
-            router.clone().call(request)
+            let answer = router.clone().call(request);
+            async move {
+                let answer = answer.await?;
+                Ok::<_, Infallible>(answer.map(|body| UntilSent {
+                    body,
+                    _answering: answering,
+                }))
+            }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        (builder.http1())
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.header_time);
+        // The clock has this time, because hyper's counts while nothing of a request has come.
+        builder.http1().header_read_timeout(None::<Duration>);
         (builder.http2())
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams)
@@ -123,32 +137,119 @@ impl Connection {
             .max_pending_accept_reset_streams(limits.streams as usize)
             .keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
+        let stream = Clocked {
+            stream,
+            clock: clock.clone(),
+        };
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
-        let first = tokio::time::sleep(limits.header_time);
-        let mut first = std::pin::pin!(first);
-        let mut waits = true;
+        let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         let mut stops = true;
         loop {
-            tokio::select! {
-                ended = connection.as_mut() => {
-                    if let Err(why) = ended {
-                        tracing::debug!(address = %peer.0, "connection: {why}");
-                    }
-                    return;
+            let next = poll_fn(|context| {
+                if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+                    return Poll::Ready(Next::Ended(ended));
                 }
-                () = first.as_mut(), if waits => {
-                    // Its protocol is not known before its first bytes, so hyper waits for ever.
-                    if !has_request.load(Ordering::Relaxed) {
+                // The poll may have read or answered.
+                let Some(deadline) = clock.deadline() else {
+                    return Poll::Pending;
+                };
+                if timer.deadline().into_std() != deadline.at {
+                    timer.as_mut().reset(deadline.at.into());
+                }
+                let late = timer.as_mut().poll(context);
+                late.map(|()| Next::Late(deadline))
+            });
+            tokio::select! {
+                next = next => match next {
+                    Next::Ended(Ok(())) => return,
+                    Next::Ended(Err(why)) => {
+                        tracing::debug!(address = %peer.0, "connection: {why}");
                         return;
                     }
-                    waits = false;
-                }
+                    // A request that comes just now is still answered.
+                    Next::Late(deadline) if deadline.is_idle && stops => {
+                        connection.as_mut().graceful_shutdown();
+                        stops = false;
+                    }
+                    Next::Late(_) => return,
+                },
                 _ = stopping.wait_for(|stopping| *stopping), if stops => {
                     connection.as_mut().graceful_shutdown();
                     stops = false;
                 }
             }
         }
+    }
+}
+
+/// The next event of a connection.
+enum Next<E> {
+    Ended(E),
+    Late(Deadline),
+}
+
+/// A body of an answer. Its drop tells that it has been sent, or given up.
+struct UntilSent {
+    body: Body,
+    _answering: Answering,
+}
+
+impl HttpBody for UntilSent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Listens at an address. So many connections may wait to be accepted.
+///
+/// # Errors
+/// Those of the operating system.
+pub fn listen(address: SocketAddr, waiting: u32) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // A server that was just stopped had the port.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody accepts them.
+    #[test]
+    fn a_burst_of_connections_finds_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        let _guard = runtime.enter();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = listen(any, 1024).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let wait = Duration::from_secs(20);
+        let connected = (0..500).map(|_| std::net::TcpStream::connect_timeout(&address, wait));
+        let connected: Result<Vec<_>, _> = connected.collect();
+        assert_eq!(connected.expect("all have room").len(), 500);
     }
 }

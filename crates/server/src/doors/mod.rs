@@ -1,13 +1,18 @@
-//! Who may connect, and how much: addresses, TLS, tokens, connections.
+//! Who may connect, and how much: addresses, TLS, tokens, connections, bodies.
 
 mod accept;
 mod access_log;
+mod bodies;
+mod clock;
+mod messages;
 mod span;
 mod tls;
 mod tokens;
 
-pub use accept::{ConnectionLimits, Peer, serve};
+pub use accept::{ConnectionLimits, Peer, listen, serve};
 pub use access_log::log_access;
+pub use bodies::{Bodies, BodyLimits};
+pub use clock::ConnectionTimes;
 pub use span::{SPANS, open_span};
 pub use tls::{TlsFiles, acceptor};
 pub use tokens::{Client, Tokens, authenticate};

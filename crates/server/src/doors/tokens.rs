@@ -147,13 +147,15 @@ fn digest(token: &str) -> [u8; 32] {
 }
 
 /// Paths that need no token: probes of health, and the page without its numbers.
-const OPEN: [&str; 5] = [
+const OPEN: [&str; 6] = [
     // The page itself; its numbers need one.
     "/",
     "/v2/health/live",
     "/v2/health/ready",
     "/inference.GRPCInferenceService/ServerLive",
     "/inference.GRPCInferenceService/ServerReady",
+    // Of the server; models need one.
+    "/grpc.health.v1.Health/Check",
 ];
 
 /// Middleware: finds the [`Client`] of a request, or refuses it.

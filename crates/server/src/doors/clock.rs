@@ -1,0 +1,214 @@
+//! When a connection that sends nothing ends.
+//!
+//! ```text
+//! accepted ──bytes, head time──► request ──answered──► idle ──bytes──► head of the next request
+//! ```
+//!
+//! A head that has begun must be complete after the head time, an idle connection of HTTP/1 ends
+//! after the idle time. HTTP/2 tests idle connections itself, once it has had a request.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Times of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionTimes {
+    /// For the head of a request, once it has begun, and for the first one.
+    pub head: Duration,
+    /// Between an answer and the next request.
+    pub idle: Duration,
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The rest of a head, since.
+    Head(Instant),
+    /// An answer of the server.
+    Answer,
+    /// The next request, since.
+    Idle(Instant),
+    /// Any of many requests.
+    Many,
+}
+
+/// See the [module](self). Clones are of the same connection.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    phase: Arc<Mutex<Phase>>,
+    times: ConnectionTimes,
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    pub at: Instant,
+    /// Whether nothing of a request has come.
+    pub is_idle: bool,
+}
+
+impl Clock {
+    /// Of a connection that has just been accepted.
+    pub fn new(times: ConnectionTimes) -> Clock {
+        Clock {
+            phase: Arc::new(Mutex::new(Phase::Head(Instant::now()))),
+            times,
+        }
+    }
+
+    /// When the connection ends if nothing happens; `None`: never.
+    pub fn deadline(&self) -> Option<Deadline> {
+        let (since, time, is_idle) = match *self.phase() {
+            Phase::Head(since) => (since, self.times.head, false),
+            Phase::Idle(since) => (since, self.times.idle, true),
+            Phase::Answer | Phase::Many => return None,
+        };
+        let at = since.checked_add(time)?;
+        Some(Deadline { at, is_idle })
+    }
+
+    /// A request has come. Dropping the result tells that it is answered.
+    pub fn request(&self, is_one_of_many: bool) -> Answering {
+        *self.phase() = if is_one_of_many {
+            Phase::Many
+        } else {
+            Phase::Answer
+        };
+        Answering(self.clone())
+    }
+
+    fn read(&self) {
+        let mut phase = self.phase();
+        if matches!(*phase, Phase::Idle(_)) {
+            *phase = Phase::Head(Instant::now());
+        }
+    }
+
+    /// The end of an answer may be on its way for long.
+    fn wrote(&self) {
+        if let Phase::Idle(since) = &mut *self.phase() {
+            *since = Instant::now();
+        }
+    }
+
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that has no whole answer yet.
+pub struct Answering(Clock);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let mut phase = self.0.phase();
+        if *phase == Phase::Answer {
+            *phase = Phase::Idle(Instant::now());
+        }
+    }
+}
+
+/// A stream whose clock sees the bytes that come and go.
+pub struct Clocked<S> {
+    pub stream: S,
+    pub clock: Clock,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Clocked<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.clock.read();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Clocked<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if wrote.is_ready() {
+            self.clock.wrote();
+        }
+        wrote
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        if wrote.is_ready() {
+            self.clock.wrote();
+        }
+        wrote
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: ConnectionTimes = ConnectionTimes {
+        head: Duration::from_secs(1),
+        idle: Duration::from_secs(9),
+    };
+
+    fn ends(clock: &Clock) -> Option<(bool, Duration)> {
+        let Deadline { at, is_idle } = clock.deadline()?;
+        let time = if is_idle { TIMES.idle } else { TIMES.head };
+        assert!(at <= Instant::now() + time);
+        Some((is_idle, time))
+    }
+
+    #[test]
+    fn a_head_has_less_time_than_an_idle_connection() {
+        let clock = Clock::new(TIMES);
+        assert_eq!(ends(&clock), Some((false, TIMES.head)), "the first request");
+        let answering = clock.request(false);
+        clock.read();
+        assert_eq!(ends(&clock), None, "its body, and its answer");
+        drop(answering);
+        assert_eq!(ends(&clock), Some((true, TIMES.idle)));
+        clock.read();
+        let begun = clock.deadline();
+        assert_eq!(ends(&clock), Some((false, TIMES.head)));
+        clock.read();
+        assert_eq!(clock.deadline(), begun, "further bytes give no more time");
+    }
+
+    #[test]
+    fn a_connection_of_many_requests_has_no_end_of_its_own() {
+        let clock = Clock::new(TIMES);
+        drop(clock.request(true));
+        clock.read();
+        assert_eq!(ends(&clock), None);
+    }
+}
