@@ -6,3 +6,6 @@
 #![allow(clippy::all, clippy::pedantic, reason = "generated")]
 
 tonic::include_proto!("inference");
+
+/// The file of messages as a `FileDescriptorSet`, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

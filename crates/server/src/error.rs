@@ -6,55 +6,76 @@ use cellstream_network::NetworkError as GraphError;
 use cellstream_serve::RequestError;
 use cellstream_serve::engine::{StreamError, SubmitAllError, SubmitError};
 use cellstream_serve::networks::NetworkError;
-use cellstream_serve::scheduler::Refused;
+use cellstream_serve::scheduler::{LimitOf, Reason, Refused};
+use tonic::Code;
 
-/// Kinds of errors; each has a status of HTTP and a code of gRPC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// The request is wrong: 400, INVALID_ARGUMENT.
-    Invalid,
-    /// No valid token: 401, UNAUTHENTICATED.
-    Unauthenticated,
-    /// A token of other models: 403, PERMISSION_DENIED.
-    Forbidden,
-    /// There is no such model, version, sequence or path: 404, NOT_FOUND.
-    NotFound,
-    /// The sequence is open: 409, ALREADY_EXISTS.
-    Exists,
-    /// The body exceeds a limit: 413, RESOURCE_EXHAUSTED.
-    TooLarge,
-    /// A limit is reached now: 429, RESOURCE_EXHAUSTED.
-    Overloaded,
-    /// The client has gone: 499, CANCELLED.
-    Cancelled,
-    /// A defect of the server or of a model: 500, INTERNAL.
-    Internal,
-    /// A part of the protocol that this server does not have: 501, UNIMPLEMENTED.
-    Unsupported,
-    /// The server or the model is being drained: 503, UNAVAILABLE.
-    Unavailable,
-    /// The deadline has passed: 504, DEADLINE_EXCEEDED.
-    Late,
+macro_rules! kinds {
+    ($($kind:ident, $name:literal, $http:literal, $grpc:ident, $meaning:literal;)*) => {
+        /// Kinds of errors, in the order of their statuses of HTTP.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ErrorKind {
+            $(#[doc = $meaning] $kind,)*
+        }
+
+        impl ErrorKind {
+            /// All kinds.
+            #[cfg(test)]
+            const ALL: &[ErrorKind] = &[$(ErrorKind::$kind,)*];
+
+            /// The answer of both protocols.
+            pub fn answer(self) -> KindAnswer {
+                match self {
+                    $(ErrorKind::$kind => KindAnswer {
+                        name: $name,
+                        http: $http,
+                        grpc: Code::$grpc,
+                        #[cfg(test)]
+                        meaning: $meaning,
+                    },)*
+                }
+            }
+        }
+    };
 }
 
-impl ErrorKind {
+/// The answer of both protocols to a kind of error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindAnswer {
     /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            ErrorKind::Invalid => "invalid",
-            ErrorKind::Unauthenticated => "unauthenticated",
-            ErrorKind::Forbidden => "forbidden",
-            ErrorKind::NotFound => "not_found",
-            ErrorKind::Exists => "exists",
-            ErrorKind::TooLarge => "too_large",
-            ErrorKind::Overloaded => "overloaded",
-            ErrorKind::Cancelled => "cancelled",
-            ErrorKind::Internal => "internal",
-            ErrorKind::Unsupported => "unsupported",
-            ErrorKind::Unavailable => "unavailable",
-            ErrorKind::Late => "late",
-        }
-    }
+    pub name: &'static str,
+    /// The status of HTTP.
+    pub http: u16,
+    /// The code of gRPC.
+    pub grpc: Code,
+    /// As the README's table has it.
+    #[cfg(test)]
+    meaning: &'static str,
+}
+
+// The README has this table, which a test compares.
+kinds! {
+    Invalid, "invalid", 400, InvalidArgument,
+        "the request is wrong; the text names the correction";
+    Unauthenticated, "unauthenticated", 401, Unauthenticated, "no token, or an unknown one";
+    Forbidden, "forbidden", 403, PermissionDenied,
+        "the token is not for this model, or the server does not load models for clients";
+    NotFound, "not_found", 404, NotFound, "no such model, version, sequence or path";
+    WrongMethod, "wrong_method", 405, Unimplemented,
+        "the path has other methods (`Allow` lists them); no such method of gRPC";
+    Slow, "slow", 408, DeadlineExceeded, "the body did not come in time";
+    Exists, "exists", 409, AlreadyExists, "the sequence is open";
+    TooLarge, "too_large", 413, ResourceExhausted, "larger than a limit, also later";
+    Overloaded, "overloaded", 429, ResourceExhausted,
+        "overloaded: `Retry-After`, `retry-after-ms`, or `grpc-retry-pushback-ms` say when to try \
+         again";
+    Cancelled, "cancelled", 499, Cancelled, "the client has gone: seen in metrics and logs alone";
+    Internal, "internal", 500, Internal, "a defect of the server or of a model; its log tells more";
+    Unsupported, "unsupported", 501, Unimplemented,
+        "a part of the protocol that is not there: shared memory, classification, traces, settings \
+         of logs";
+    Unavailable, "unavailable", 503, Unavailable, "the server or the model is being stopped";
+    Late, "late", 504, DeadlineExceeded,
+        "`timeout` (microseconds) or `grpc-timeout` has passed; no work begins after it";
 }
 
 /// An error with a sentence for the client.
@@ -71,7 +92,7 @@ impl InferError {
     pub fn new(kind: ErrorKind, message: impl ToString) -> InferError {
         InferError {
             kind,
-            message: message.to_string(),
+            message: shortened(message.to_string()),
             retry_after: None,
         }
     }
@@ -85,6 +106,25 @@ impl InferError {
     }
 }
 
+/// Bytes of a message, at most.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// A message without its middle if it is long: it may have a name or a value of the request, and
+/// these may have megabytes.
+fn shortened(message: String) -> String {
+    if message.len() <= LONGEST_MESSAGE {
+        return message;
+    }
+    let head = message.floor_char_boundary(LONGEST_MESSAGE / 2);
+    let tail = message.ceil_char_boundary(message.len() - LONGEST_MESSAGE / 4);
+    let left_out = tail - head;
+    format!(
+        "{}… ({left_out} bytes) …{}",
+        &message[..head],
+        &message[tail..]
+    )
+}
+
 impl From<Refused> for InferError {
     fn from(refused: Refused) -> InferError {
         let kind = match &refused {
@@ -94,8 +134,40 @@ impl From<Refused> for InferError {
             // Too large for the limits, also later.
             _ => ErrorKind::TooLarge,
         };
-        InferError::new(kind, refused)
+        let mut message = refused.to_string();
+        if let Some(option) = option(&refused) {
+            // The engine speaks of its own options, after its sentence.
+            message.truncate(message.find("; ").unwrap_or(message.len()));
+            message += match kind {
+                ErrorKind::Overloaded => "; try again later, or raise ",
+                _ => "; divide the request, or raise ",
+            };
+            message += &option;
+        }
+        InferError::new(kind, message)
     }
+}
+
+/// The option of the command, or the entry of the model's configuration, that has the limit.
+fn option(refused: &Refused) -> Option<String> {
+    let (option, entry) = match refused.reason() {
+        Reason::Requests => ("--requests", "requests"),
+        Reason::ClientRequests => ("--client-requests", "client_requests"),
+        Reason::Nodes => ("--nodes", "nodes"),
+        Reason::RequestNodes => ("--request-nodes", "request_nodes"),
+        Reason::Bytes => ("--bytes", "bytes"),
+        Reason::Streams => ("--sequences", "sequences"),
+        _ => return None,
+    };
+    let of = match refused {
+        Refused::Overloaded { of, .. } => Some(of),
+        _ => None,
+    };
+    Some(match of {
+        Some(LimitOf::Engine) => option.to_owned(),
+        Some(LimitOf::Model) => format!("limits.{entry} in the model's config.toml"),
+        _ => format!("{option} or limits.{entry} in the model's config.toml"),
+    })
 }
 
 impl From<SubmitError> for InferError {
@@ -110,10 +182,10 @@ impl From<SubmitError> for InferError {
 
 impl From<SubmitAllError> for InferError {
     fn from(error: SubmitAllError) -> InferError {
-        let message = error.to_string();
+        let (index, why) = (error.index, InferError::from(error.why));
         InferError {
-            message,
-            ..error.why.into()
+            message: format!("sequence {index} of the request: {}", why.message),
+            ..why
         }
     }
 }
@@ -149,11 +221,74 @@ impl From<NetworkError> for InferError {
 }
 
 impl From<GraphError> for InferError {
+    /// A graph that is served runs, so that a failed run is a matter of its inputs.
     fn from(error: GraphError) -> InferError {
-        let kind = match &error {
-            GraphError::Input { .. } => ErrorKind::Invalid,
-            _ => ErrorKind::Internal,
-        };
-        InferError::new(kind, error)
+        match error {
+            GraphError::Plan { why } | GraphError::Run { why } => InferError::invalid(format!(
+                "the model cannot take these inputs: {}",
+                plain(&why)
+            )),
+            error @ GraphError::Input { .. } => InferError::invalid(error),
+            error => InferError::new(ErrorKind::Internal, error),
+        }
+    }
+}
+
+/// The first line of a reason, without the name of the library that panicked.
+fn plain(why: &str) -> &str {
+    let line = why.lines().next().unwrap_or_default();
+    line.strip_prefix("tract panicked: ").unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `INVALID_ARGUMENT` of `InvalidArgument`.
+    fn name(code: Code) -> String {
+        let mut name = String::new();
+        for letter in format!("{code:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_uppercase());
+        }
+        name
+    }
+
+    #[test]
+    fn the_readme_has_the_table_of_statuses() {
+        let mut table = String::from("| status | gRPC | meaning |\n|---|---|---|\n");
+        for kind in ErrorKind::ALL {
+            let KindAnswer {
+                http,
+                grpc,
+                meaning,
+                ..
+            } = kind.answer();
+            table += &format!("| {http} | {} | {meaning} |\n", name(grpc));
+        }
+        let readme = include_str!("../README.md");
+        assert!(readme.contains(&table), "the README must have:\n{table}");
+    }
+
+    #[test]
+    fn long_names_are_not_echoed() {
+        let error = InferError::invalid(format!("input {:?} is unknown", "é".repeat(1 << 20)));
+        assert!(
+            error.message.len() < 2 * LONGEST_MESSAGE,
+            "{}",
+            error.message.len()
+        );
+        assert!(error.message.starts_with("input \"é") && error.message.ends_with("is unknown"));
+    }
+
+    #[test]
+    fn refusals_name_the_options_of_the_server() {
+        let nodes = Refused::RequestNodes { nodes: 9, most: 8 };
+        let error = InferError::from(nodes);
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        assert!(error.message.contains("--request-nodes"), "{error}");
+        assert!(!error.message.contains('`'), "{error}");
     }
 }

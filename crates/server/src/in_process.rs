@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
-use crate::doors::{Peer, Tokens};
+use crate::doors::{Bodies, BodyLimits, Peer, Tokens};
 use crate::http::HttpOptions;
 use crate::models::Models;
 use crate::repository::Repository;
@@ -63,13 +63,19 @@ impl InProcess {
                 .iter()
                 .all(|entry| entry.is_ready)
         );
-        let service = Arc::new(Service::new(models));
+        let service = Arc::new(Service::new(
+            models,
+            Bodies::new(BodyLimits {
+                bytes: BODY,
+                time: Duration::from_secs(10),
+                all_bytes: BODY,
+            }),
+        ));
         service.loaded();
         let tokens = Arc::new(Tokens::none());
         let options = HttpOptions {
-            body_bytes: BODY,
-            body_time: Duration::from_secs(10),
             may_load: false,
+            origins: Vec::new(),
         };
         InProcess {
             // On the thread of the caller, so that its subscriber gets the spans of all tasks.
@@ -78,7 +84,7 @@ impl InProcess {
                 .build()
                 .expect("a runtime"),
             http: http::router(Arc::clone(&service), Arc::clone(&tokens), options),
-            grpc: grpc::router(service, tokens, BODY, false),
+            grpc: grpc::router(service, tokens, false),
         }
     }
 
@@ -102,9 +108,19 @@ impl InProcess {
             body.extend((message.len() as u32).to_be_bytes());
             body.extend_from_slice(message);
         }
+        self.call_raw(method, headers, &body)
+    }
+
+    /// The same for a body with flags and lengths of its own.
+    pub fn call_raw(
+        &self,
+        method: &str,
+        headers: &[(&'static str, &str)],
+        body: &[u8],
+    ) -> (i32, String) {
         let path = format!("/inference.GRPCInferenceService/{method}");
         let request = Request::post(path).header("content-type", "application/grpc");
-        let (response, trailers) = self.send(&self.grpc, request, headers, &body);
+        let (response, trailers) = self.send(&self.grpc, request, headers, body);
         let maps = [response.headers(), &trailers];
         let text = |name: &str| {
             let value = maps.iter().find_map(|map| map.get(name));
@@ -136,5 +152,53 @@ impl InProcess {
             let trailers = body.trailers().cloned().unwrap_or_default();
             (Response::from_parts(head, ()), trailers)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use fastrand::Rng;
+
+    const INTERNAL: [i32; 2] = [2, 13];
+
+    /// The seeds of the fuzz target `message`, and what becomes of them at random.
+    #[test]
+    fn spoilt_messages_are_mistakes_of_the_client() {
+        let folder = repository();
+        let server = InProcess::new(folder.path());
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/message");
+        let seeds = std::fs::read_dir(corpus).expect("seeds");
+        let mut seeds: Vec<Vec<u8>> = seeds
+            .map(|seed| std::fs::read(seed.expect("a file").path()).expect("read"))
+            .collect();
+        seeds.sort();
+        let mut rng = Rng::with_seed(1);
+        let methods = ["ModelInfer", "ModelStreamInfer", "ModelMetadata"];
+        for _ in 0..3_000 {
+            let mut message = seeds[rng.usize(..seeds.len())].clone();
+            for _ in 0..rng.usize(..4) {
+                let at = rng.usize(..message.len().max(1)).min(message.len());
+                match rng.u8(..4) {
+                    0 => message.truncate(at),
+                    1 => message.insert(at, rng.u8(..)),
+                    2 if at < message.len() => message[at] = rng.u8(..),
+                    _ => message.extend_from_within(at..),
+                }
+            }
+            let method = methods[rng.usize(..methods.len())];
+            let headers = [("grpc-encoding", "gzip")];
+            let headers = &headers[..rng.usize(..2)];
+            let (code, why) = if rng.bool() {
+                server.call(method, headers, &[message.get(3..).unwrap_or_default()])
+            } else {
+                server.call_raw(method, headers, &message)
+            };
+            assert!(
+                !INTERNAL.contains(&code),
+                "{method} {message:?}: {code} {why}"
+            );
+        }
     }
 }

@@ -12,10 +12,11 @@
 //! models.rs      loaded models by name and version; an engine for each policy
 //! networks/      kinds of networks: tensors as requests of the engine
 //! repository/    the folder of models and their configurations
-//! statistics.rs, metrics.rs
+//! statistics.rs, recent.rs, metrics.rs
 //! server.rs      starts and stops all of it
 //! otlp.rs        spans to an OpenTelemetry collector
 //! command.rs     the subcommand `serve`
+//! log.rs         its log
 //! ```
 #![doc = include_str!("../README.md")]
 
@@ -28,11 +29,13 @@ mod grpc;
 mod http;
 #[cfg(any(test, fuzzing))]
 pub mod in_process;
+mod log;
 mod metrics;
 mod models;
 mod networks;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod recent;
 mod refusal;
 mod repository;
 mod sequences;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::doors::Bodies;
 use crate::error::InferError;
 use crate::models::{LoadedModel, Models};
 
@@ -76,7 +77,7 @@ impl Metrics {
         let labels = FailureLabels {
             model,
             version,
-            reason: error.kind.name(),
+            reason: error.kind.answer().name,
         };
         self.failures.get_or_create(&labels).inc();
     }
@@ -85,7 +86,11 @@ impl Metrics {
     ///
     /// # Errors
     /// None is known.
-    pub fn text(&self, models: &Arc<Models>) -> Result<String, std::fmt::Error> {
+    pub fn text(
+        &self,
+        models: &Arc<Models>,
+        bodies: &Arc<Bodies>,
+    ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("cellstream");
         registry.register(
             "request_seconds",
@@ -98,6 +103,7 @@ impl Metrics {
             self.failures.clone(),
         );
         registry.register_collector(Box::new(Engines(Arc::clone(models))));
+        registry.register_collector(Box::new(Receiving(Arc::clone(bodies))));
         let mut text = String::new();
         text::encode(&mut text, &registry)?;
         Ok(text)
@@ -108,6 +114,35 @@ fn labels(model: &LoadedModel) -> ModelLabels {
     ModelLabels {
         model: model.name.clone(),
         version: model.version.to_string(),
+    }
+}
+
+/// The bodies that are being received.
+#[derive(Debug)]
+struct Receiving(Arc<Bodies>);
+
+impl Collector for Receiving {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let value = |labels, value: f64| Value { labels, value };
+        family(
+            &mut encoder,
+            "receiving_bytes",
+            "Bytes of the bodies that are being received",
+            vec![value(Vec::new(), self.0.bytes() as f64)],
+            ConstGauge::new,
+        )?;
+        let refused =
+            |reason: &str, count: u64| value(vec![("reason", reason.to_owned())], count as f64);
+        family(
+            &mut encoder,
+            "refused_bodies",
+            "Bodies that did not come in time, or for which there was no room",
+            vec![
+                refused("slow", self.0.slow()),
+                refused("overloaded", self.0.overloaded()),
+            ],
+            ConstCounter::new,
+        )
     }
 }
 

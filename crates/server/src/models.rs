@@ -102,9 +102,8 @@ impl Models {
     /// The repository cannot be read.
     pub fn load_all(&self) -> Result<(), InferError> {
         for name in self.names()? {
-            if let Err(why) = self.load(&name) {
-                tracing::error!(model = name, "the model cannot be loaded: {why}");
-            }
+            // The error is in the log and in the index.
+            let _ = self.load(&name);
         }
         Ok(())
     }
@@ -136,6 +135,10 @@ impl Models {
                 Ok(())
             }
             Err(error) => {
+                tracing::error!(model = name, "the model cannot be loaded: {error}");
+                // Clients do not learn paths.
+                let message = self.repository.without_paths(&error.message);
+                let error = InferError { message, ..error };
                 if error.kind != ErrorKind::NotFound {
                     all.entry(name.to_owned()).or_default().failure = error.message.clone();
                 }

@@ -5,30 +5,20 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tonic::Status;
 use tonic::metadata::MetadataValue;
-use tonic::{Code, Status};
 
 use crate::error::{ErrorKind, InferError};
+
+/// Marks the status of a defect on its way through the server.
+pub const DEFECT: &str = "cellstream-defect";
 
 /// The answer to a request that is refused, in the protocol that its headers tell.
 pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
     if is_grpc(headers) {
         return status(error).into_http::<Body>();
     }
-    let status = StatusCode::from_u16(match error.kind {
-        ErrorKind::Invalid => 400,
-        ErrorKind::Unauthenticated => 401,
-        ErrorKind::Forbidden => 403,
-        ErrorKind::NotFound => 404,
-        ErrorKind::Exists => 409,
-        ErrorKind::TooLarge => 413,
-        ErrorKind::Overloaded => 429,
-        ErrorKind::Cancelled => 499,
-        ErrorKind::Internal => 500,
-        ErrorKind::Unsupported => 501,
-        ErrorKind::Unavailable => 503,
-        ErrorKind::Late => 504,
-    });
+    let status = StatusCode::from_u16(error.kind.answer().http);
     let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, axum::Json(json!({ "error": error.message }))).into_response();
     if let Some(milliseconds) = retry_milliseconds(error) {
@@ -51,20 +41,11 @@ pub fn last_refusal(headers: &HeaderMap, error: &InferError) -> Response {
 
 /// The status of gRPC.
 pub fn status(error: &InferError) -> Status {
-    let code = match error.kind {
-        ErrorKind::Invalid => Code::InvalidArgument,
-        ErrorKind::Unauthenticated => Code::Unauthenticated,
-        ErrorKind::Forbidden => Code::PermissionDenied,
-        ErrorKind::NotFound => Code::NotFound,
-        ErrorKind::Exists => Code::AlreadyExists,
-        ErrorKind::TooLarge | ErrorKind::Overloaded => Code::ResourceExhausted,
-        ErrorKind::Cancelled => Code::Cancelled,
-        ErrorKind::Internal => Code::Internal,
-        ErrorKind::Unsupported => Code::Unimplemented,
-        ErrorKind::Unavailable => Code::Unavailable,
-        ErrorKind::Late => Code::DeadlineExceeded,
-    };
-    let mut status = Status::new(code, &error.message);
+    let mut status = Status::new(error.kind.answer().grpc, &error.message);
+    if error.kind == ErrorKind::Internal {
+        let metadata = status.metadata_mut();
+        metadata.insert(DEFECT, MetadataValue::from_static("1"));
+    }
     if let Some(milliseconds) = retry_milliseconds(error) {
         // The name that libraries of gRPC heed when they retry.
         let value = MetadataValue::from(milliseconds);

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::field::{self, Empty};
 use tracing::{Instrument, info_span};
 
-use crate::doors::{Client, SPANS};
+use crate::doors::{Bodies, Client, SPANS};
 use crate::error::{ErrorKind, InferError};
 use crate::metrics::Metrics;
 use crate::models::{LoadedModel, Models};
@@ -30,6 +30,7 @@ pub const EXTENSIONS: [&str; 6] = [
 /// See the [module](self).
 pub struct Service {
     pub models: Arc<Models>,
+    pub bodies: Arc<Bodies>,
     pub metrics: Metrics,
     loaded: AtomicBool,
     draining: AtomicBool,
@@ -60,9 +61,10 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Service {
-    pub fn new(models: Arc<Models>) -> Service {
+    pub fn new(models: Arc<Models>, bodies: Bodies) -> Service {
         Service {
             models,
+            bodies: Arc::new(bodies),
             metrics: Metrics::default(),
             loaded: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -146,6 +148,7 @@ impl Service {
             compute_microseconds = Empty,
             error = Empty,
         );
+        let _unanswered_of_model = model.statistics.begun();
         let ran = self.run(target, &model, request, parts);
         let ran = ran.instrument(span.clone()).await;
         let whole = target.received.elapsed();
@@ -173,7 +176,7 @@ impl Service {
                 if error.kind == ErrorKind::Overloaded {
                     error.retry_after = Some(model.statistics.retry_after());
                 }
-                model.statistics.fail.add(whole);
+                model.statistics.failed(error.kind, whole);
                 self.metrics.failed(&model, &error);
                 Err(error)
             }

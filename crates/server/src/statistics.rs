@@ -1,7 +1,10 @@
 //! Counts and times of a version of a model, as the protocol's statistics have them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::error::ErrorKind;
+use crate::recent::Recent;
 
 /// Requests and their times.
 #[derive(Debug, Default)]
@@ -18,6 +21,17 @@ pub struct Statistics {
     last: AtomicU64,
     /// Nanoseconds of a usual request, moving.
     usual: AtomicU64,
+    unanswered: AtomicU64,
+    pub recent: Recent,
+}
+
+/// A request without an answer; dropped when it has one.
+pub struct Unanswered<'a>(&'a AtomicU64);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A number of events and their time together.
@@ -52,9 +66,27 @@ pub struct RequestTimes {
 }
 
 impl Statistics {
+    /// A request has come.
+    pub fn begun(&self) -> Unanswered<'_> {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        Unanswered(&self.unanswered)
+    }
+
+    /// Requests without an answer.
+    pub fn unanswered(&self) -> u64 {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that has failed.
+    pub fn failed(&self, kind: ErrorKind, whole: Duration) {
+        self.fail.add(whole);
+        self.recent.failed(Instant::now(), kind);
+    }
+
     /// Counts a request that was answered.
     pub fn answered(&self, rows: usize, whole: Duration, times: RequestTimes) {
         self.success.add(whole);
+        self.recent.answered(Instant::now(), whole);
         self.queue.add(times.queue);
         self.compute_input.add(times.input);
         self.compute_infer.add(times.infer);

@@ -25,7 +25,8 @@ pub struct Methods {
 /// The client that the middleware has found.
 pub fn client<T>(request: &Request<T>) -> Result<Client, Status> {
     let client = request.extensions().get::<Client>().cloned();
-    client.ok_or_else(|| Status::internal("the request has no client"))
+    let none = || InferError::new(ErrorKind::Internal, "the request has no client");
+    client.ok_or_else(|| status(&none()))
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -86,6 +87,7 @@ impl GrpcInferenceService for Methods {
         let client = client(&asked)?;
         let deadline = convert::deadline(asked.metadata(), Instant::now());
         let infer = async {
+            let deadline = deadline?;
             let asked = Asked::read(asked.into_inner(), client, deadline)?;
             let target = asked.target();
             let response = self.service.infer(&target, &asked.request, None).await?;
@@ -102,6 +104,7 @@ impl GrpcInferenceService for Methods {
     ) -> Answer<Responses> {
         let client = client(&asked)?;
         let deadline = convert::deadline(asked.metadata(), Instant::now());
+        let deadline = deadline.map_err(|error| status(&error))?;
         let service = Arc::clone(&self.service);
         Ok(Response::new(answers(
             service,

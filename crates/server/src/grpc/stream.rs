@@ -23,7 +23,7 @@ use tonic::{Status, Streaming};
 use tracing::Instrument;
 
 use super::asked::Asked;
-use super::convert;
+use super::{codes, convert};
 use crate::doors::Client;
 use crate::error::InferError;
 use crate::service::{Service, Target};
@@ -70,27 +70,27 @@ struct Sender {
 }
 
 impl Sender {
-    fn send(&self, message: ModelStreamInferResponse) {
+    fn send(&self, message: Message) {
         self.waiting.count.fetch_add(1, Ordering::Relaxed);
         // The client may have gone.
-        let _ = self.messages.send(Ok(message));
+        let _ = self.messages.send(message);
     }
 
     fn response(&self, response: InferResponse) {
-        self.send(ModelStreamInferResponse {
+        self.send(Ok(ModelStreamInferResponse {
             error_message: String::new(),
             infer_response: Some(convert::response(response, true)),
-        });
+        }));
     }
 
     fn error(&self, id: String, error: &InferError) {
-        self.send(ModelStreamInferResponse {
+        self.send(Ok(ModelStreamInferResponse {
             error_message: error.message.clone(),
             infer_response: Some(ModelInferResponse {
                 id,
                 ..ModelInferResponse::default()
             }),
-        });
+        }));
     }
 }
 
@@ -112,6 +112,7 @@ pub fn answers(
         let mut running: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>> =
             FuturesUnordered::new();
         let mut is_open = true;
+        let mut unreadable = None;
         while is_open || !running.is_empty() {
             let waiting = sender.waiting.count.load(Ordering::Relaxed);
             let has_room = running.len() + waiting < MOST;
@@ -121,10 +122,18 @@ pub fn answers(
                 Some(()) = running.next(), if !running.is_empty() => {}
                 () = sender.waiting.taken.notified(), if !has_room => {}
                 message = requests.next(), if is_open && has_room => {
-                    let Some(Ok(message)) = message else {
-                        // The client has ended its part of the stream, or broken it off.
-                        is_open = false;
-                        continue;
+                    let message = match message {
+                        Some(Ok(message)) => message,
+                        // What follows a message that cannot be read cannot be read either.
+                        Some(Err(why)) => {
+                            unreadable = Some(codes::of_stream(why));
+                            is_open = false;
+                            continue;
+                        }
+                        None => {
+                            is_open = false;
+                            continue;
+                        }
                     };
                     let (service, client, sender) =
                         (Arc::clone(&service), client.clone(), sender.clone());
@@ -137,6 +146,9 @@ pub fn answers(
                     }
                 }
             }
+        }
+        if let Some(status) = unreadable {
+            sender.send(Err(status));
         }
     };
     // In the trace of the stream.

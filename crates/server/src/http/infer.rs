@@ -1,43 +1,38 @@
 //! `POST …/infer`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Deserialize;
 
 use super::body::{self, JSON_LENGTH};
+use super::path::ModelPath;
 use super::routes::App;
-use crate::doors::Client;
+use crate::doors::{Bodies, Client};
 use crate::error::{ErrorKind, InferError};
 use crate::refusal::{last_refusal, refusal};
 use crate::service::Target;
 
-/// The model and the version in a path.
-#[derive(Debug, Deserialize)]
-pub struct ModelPath {
-    pub model: String,
-    #[serde(default)]
-    pub version: String,
-}
-
 /// Answers a request for inference.
 pub async fn infer(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     // Before anything is refused: a connection with an unread body cannot be used again.
-    let bytes = match bytes(body, app.options.body_bytes, app.options.body_time).await {
+    let bodies = &app.service.bodies;
+    let bytes = match bodies.whole(body, bodies.limits.bytes).await {
         Ok(bytes) => bytes,
-        Err(error) => return last_refusal(&headers, &error),
+        Err(error) => {
+            app.service.metrics.refused(&error);
+            return last_refusal(&headers, &error);
+        }
     };
     match answer(&app, &path, &client, &headers, bytes).await {
         Ok(response) => response,
@@ -109,34 +104,6 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, InferError> {
     length.map(Some).ok_or_else(wrong)
 }
 
-/// The whole body, decompressed.
-///
-/// # Errors
-/// It is larger than `most` bytes, takes longer than `time`, or is not what its encoding says.
-pub async fn bytes(body: Body, most: usize, time: Duration) -> Result<Bytes, InferError> {
-    let read = tokio::time::timeout(time, Limited::new(body, most).collect()).await;
-    let read = read.map_err(|_| {
-        InferError::new(
-            ErrorKind::Late,
-            format!("the body took longer than {} s", time.as_secs()),
-        )
-    })?;
-    match read {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(why) if why.is::<LengthLimitError>() => Err(too_large(most)),
-        Err(why) => Err(InferError::invalid(format!(
-            "the body cannot be read: {why}"
-        ))),
-    }
-}
-
-fn too_large(most: usize) -> InferError {
-    InferError::new(
-        ErrorKind::TooLarge,
-        format!("the body is larger than {most} bytes"),
-    )
-}
-
 /// Refuses a body by its length alone.
 ///
 /// # Errors
@@ -147,7 +114,7 @@ pub fn check_length(headers: &HeaderMap, most: usize) -> Result<(), InferError> 
         .and_then(|value| value.to_str().ok());
     let length = length.and_then(|text| text.parse::<u64>().ok());
     match length {
-        Some(length) if length > most as u64 => Err(too_large(most)),
+        Some(length) if length > most as u64 => Err(Bodies::too_large(most)),
         _ => Ok(()),
     }
 }

@@ -1,5 +1,7 @@
 //! The status page.
 
+use std::time::Instant;
+
 use axum::extract::{Extension, State};
 use axum::response::{Html, IntoResponse, Response};
 use serde_json::{Value, json};
@@ -23,9 +25,10 @@ pub async fn status(State(app): State<App>, Extension(client): Extension<Client>
             let of = |value: &dyn Fn(&cellstream_serve::engine::ModelStats) -> Value| {
                 stats.as_ref().map_or(Value::Null, value)
             };
-            let quantiles = |histogram: fn(&cellstream_serve::engine::Times) -> [u64; 3]| {
-                of(&|stats| json!(histogram(&stats.times)))
-            };
+            let minute = model.statistics.recent.minute(Instant::now());
+            let percentiles = minute
+                .percentiles
+                .map(|all| all.map(|time| time.as_micros() as u64));
             json!({
                 "name": model.name,
                 "version": model.version.to_string(),
@@ -33,16 +36,19 @@ pub async fn status(State(app): State<App>, Extension(client): Extension<Client>
                 "failed": model.statistics.fail.count(),
                 "nanoseconds": model.statistics.success.nanoseconds(),
                 "sequences": model.sequences.len(),
-                "unanswered": of(&|stats| json!(stats.unanswered)),
+                // A graph has no engine.
+                "unanswered": match &stats {
+                    Some(stats) => stats.unanswered as u64,
+                    None => model.statistics.unanswered(),
+                },
                 "ready_rows": of(&|stats| json!(stats.ready)),
                 "rows": of(&|stats| json!(stats.cells.iter().map(|cell| cell.rows).sum::<u64>())),
                 "batches": model.batches(),
-                "queueing": quantiles(|times| {
-                    [0.5, 0.9, 0.99].map(|q| times.queueing.value_at_quantile(q))
-                }),
-                "computing": quantiles(|times| {
-                    [0.5, 0.9, 0.99].map(|q| times.computing.value_at_quantile(q))
-                }),
+                "last_minute": {
+                    "answered": minute.answered,
+                    "percentiles_microseconds": percentiles,
+                    "failures": minute.failures,
+                },
             })
         });
     let models: Vec<Value> = models.collect();

@@ -1,22 +1,25 @@
 //! The paths of the protocol.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{DefaultBodyLimit, Extension, Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::Value;
+use tower::util::option_layer;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 use tower_http::decompression::RequestDecompressionLayer;
 
-use super::infer::{ModelPath, bytes, check_length, infer};
+use super::body::JSON_LENGTH;
+use super::infer::{check_length, infer};
+use super::path::ModelPath;
 use super::{documents, page};
 use crate::doors::{Client, Tokens, authenticate, log_access, open_span};
 use crate::error::{ErrorKind, InferError};
@@ -24,14 +27,12 @@ use crate::refusal::{last_refusal, refusal};
 use crate::service::Service;
 
 /// Limits of HTTP requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Largest body, decompressed.
-    pub body_bytes: usize,
-    /// Longest time until a body has come.
-    pub body_time: Duration,
     /// Whether clients may load and unload models.
     pub may_load: bool,
+    /// Origins whose pages may send requests from a browser; `*`: all.
+    pub origins: Vec<HeaderValue>,
 }
 
 /// The state of the handlers.
@@ -49,6 +50,8 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         .route("/config", get(model_config))
         .route("/stats", get(model_statistics))
         .route("/infer", post(infer));
+    let cors = cross_origin(&options.origins);
+    let most = service.bodies.limits.bytes;
     let app = App { service, options };
     Router::new()
         .route("/", get(page::page))
@@ -65,19 +68,46 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         .route("/v2/repository/models/{model}/load", post(load))
         .route("/v2/repository/models/{model}/unload", post(unload))
         .fallback(unknown)
-        .method_not_allowed_fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
         .with_state(app)
         .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(panicked))
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(CompressionLayer::new())
-        .layer(middleware::from_fn_with_state(
-            options.body_bytes,
-            limit_length,
-        ))
+        .layer(middleware::from_fn_with_state(most, limit_length))
         .layer(middleware::from_fn_with_state(tokens, authenticate))
+        // A browser asks without a token whether it may ask.
+        .layer(option_layer(cors))
         .layer(middleware::from_fn(log_access))
         .layer(middleware::from_fn(open_span))
+}
+
+/// Lets pages of these origins read answers; by default those of none.
+fn cross_origin(origins: &[HeaderValue]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let allowed = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(origins.iter().cloned())
+    };
+    let length = HeaderName::from_static(JSON_LENGTH);
+    let cors = CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([
+            AUTHORIZATION,
+            CONTENT_TYPE,
+            CONTENT_ENCODING,
+            length.clone(),
+        ])
+        .expose_headers([
+            length,
+            RETRY_AFTER,
+            HeaderName::from_static("retry-after-ms"),
+        ]);
+    Some(cors)
 }
 
 /// A defect of a handler ends its request, and no other.
@@ -113,7 +143,7 @@ async fn ready(State(app): State<App>) -> StatusCode {
 
 async fn model_ready(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
 ) -> StatusCode {
     let model = app.service.model(&path.model, &path.version);
@@ -125,7 +155,7 @@ async fn model_ready(
 
 async fn model_metadata(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
 ) -> Response {
@@ -142,7 +172,7 @@ async fn model_metadata(
 
 async fn model_config(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
 ) -> Response {
@@ -157,7 +187,7 @@ async fn model_config(
 
 async fn model_statistics(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
 ) -> Response {
@@ -176,12 +206,17 @@ async fn all_statistics(State(app): State<App>, Extension(client): Extension<Cli
 }
 
 /// The JSON of a small body; null if there is none.
-async fn json_body(body: Body, time: Duration) -> Result<Value, InferError> {
-    let body = bytes(body, 1 << 16, time).await?;
-    match body.is_empty() {
-        true => Ok(Value::Null),
-        false => serde_json::from_slice(&body).map_err(InferError::invalid),
+async fn json_body(app: &App, body: Body) -> Result<Value, InferError> {
+    let body = app.service.bodies.whole(body, 1 << 16).await?;
+    if body.is_empty() {
+        return Ok(Value::Null);
     }
+    let read: Value = serde_json::from_slice(&body)
+        .map_err(|why| InferError::invalid(format!("the body is no JSON: {why}")))?;
+    if read.is_object() || read.is_null() {
+        return Ok(read);
+    }
+    Err(InferError::invalid("the body must be a JSON object"))
 }
 
 async fn index(
@@ -191,8 +226,12 @@ async fn index(
     body: Body,
 ) -> Response {
     let index = async {
-        let asked = json_body(body, app.options.body_time).await?;
-        let only_ready = asked["ready"] == Value::Bool(true);
+        let asked = json_body(&app, body).await?;
+        let only_ready = match &asked["ready"] {
+            Value::Null => false,
+            Value::Bool(only_ready) => *only_ready,
+            _ => return Err(InferError::invalid("\"ready\" must be true or false")),
+        };
         let mut entries = app.service.models.index()?;
         entries.retain(|entry| client.may_use(&entry.name) && (entry.is_ready || !only_ready));
         Ok(documents::index(&entries))
@@ -202,20 +241,24 @@ async fn index(
 
 async fn load(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let loaded = async {
-        let asked = json_body(body, app.options.body_time).await?;
-        let parameters = asked["parameters"].as_object();
-        if parameters.is_some_and(|parameters| !parameters.is_empty()) {
-            return Err(InferError::new(
-                ErrorKind::Unsupported,
-                "a load has no parameters here: models and configurations are those of the \
-                 repository",
-            ));
+        let asked = json_body(&app, body).await?;
+        match &asked["parameters"] {
+            Value::Null => {}
+            Value::Object(parameters) if parameters.is_empty() => {}
+            Value::Object(_) => {
+                return Err(InferError::new(
+                    ErrorKind::Unsupported,
+                    "a load has no parameters here: models and configurations are those of the \
+                     repository",
+                ));
+            }
+            _ => return Err(InferError::invalid("\"parameters\" must be an object")),
         }
         app.service
             .change_models(app.options.may_load, &client, path.model, true)
@@ -227,7 +270,7 @@ async fn load(
 
 async fn unload(
     State(app): State<App>,
-    Path(path): Path<ModelPath>,
+    path: ModelPath,
     Extension(client): Extension<Client>,
     headers: HeaderMap,
 ) -> Response {
@@ -240,7 +283,11 @@ async fn unload(
 }
 
 async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
-    match app.service.metrics.text(&app.service.models) {
+    match app
+        .service
+        .metrics
+        .text(&app.service.models, &app.service.bodies)
+    {
         Ok(text) => {
             const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(CONTENT_TYPE, TEXT)], text).into_response()
@@ -269,6 +316,15 @@ async fn unknown(request: Request) -> Response {
         ),
         false => InferError::not_found(format!("there is no {} {path:?}", request.method())),
     };
+    last_refusal(request.headers(), &error)
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let (method, path) = (request.method(), request.uri().path());
+    let error = InferError::new(
+        ErrorKind::WrongMethod,
+        format!("{path:?} has no method {method}; the header Allow lists those that it has"),
+    );
     last_refusal(request.headers(), &error)
 }
 

@@ -63,6 +63,27 @@ impl Repository {
         })
     }
 
+    /// A text without the path of the repository before those of its files.
+    pub fn without_paths(&self, text: &str) -> String {
+        let folder = match self {
+            Repository::Folder(path) => path,
+            Repository::File(path) => path.parent().unwrap_or(path),
+        };
+        let absolute = std::fs::canonicalize(folder).ok();
+        let mut text = text.to_owned();
+        for folder in absolute
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([folder.as_ref()])
+        {
+            let path: PathBuf = folder.components().collect();
+            if !path.as_os_str().is_empty() {
+                text = text.replace(&format!("{}/", path.display()), "");
+            }
+        }
+        text
+    }
+
     /// The names of the models.
     ///
     /// # Errors

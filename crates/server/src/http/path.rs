@@ -1,0 +1,34 @@
+//! The model and the version in a path.
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::response::Response;
+use serde::Deserialize;
+
+use crate::error::InferError;
+use crate::refusal::last_refusal;
+
+/// See the [module](self).
+#[derive(Debug, Deserialize)]
+pub struct ModelPath {
+    pub model: String,
+    /// Empty: the latest.
+    #[serde(default)]
+    pub version: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ModelPath {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<ModelPath, Response> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(path)) => Ok(path),
+            // It is no UTF-8 after its escapes.
+            Err(why) => {
+                let error =
+                    InferError::invalid(format!("the path cannot be read: {}", why.body_text()));
+                Err(last_refusal(&parts.headers, &error))
+            }
+        }
+    }
+}
