@@ -1,16 +1,17 @@
-//! Ten thousand requests that are wrong at random: each has an answer, none is a defect of the
+//! Thirteen thousand requests that are wrong at random: each has an answer, none is a defect of the
 //! server, and the server goes on.
 
 mod common;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use cellstream_protocol::*;
 use common::{FEATURES, Running, expected, output, part, request, steps, with_grpc};
 use fastrand::Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code;
 
 /// Changes some bytes, or a piece, of a request.
@@ -56,6 +57,138 @@ fn spoiled(rng: &mut Rng, good: &[u8]) -> Vec<u8> {
         }
     }
     body
+}
+
+/// A file with open axes of batch and steps, and four features.
+const GRAPH: &str = "05_manual_bidirectional_t_dense_behind_dynamo";
+
+/// Stacks, a decoder, and a whole graph.
+fn all_kinds() -> Running {
+    Running::with(&common::options(), |folder| {
+        common::g2p(folder);
+        let graph = folder.join("graph").join("1");
+        std::fs::create_dir_all(&graph).expect("a folder");
+        let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../network/tests/cases");
+        let file = cases.join(format!("{GRAPH}.onnx"));
+        std::fs::copy(file, graph.join("model.onnx")).expect("copied");
+    })
+}
+
+/// A value of any type of JSON.
+fn any_value(rng: &mut Rng) -> Value {
+    match rng.u8(..9) {
+        0 => Value::Null,
+        1 => json!(rng.bool()),
+        2 => json!(rng.u64(..4)),
+        3 => json!(rng.i64(..)),
+        4 => json!(0.5),
+        5 => json!("Infinity"),
+        6 => json!([31]),
+        7 => json!({ "a": 1 }),
+        _ => json!("s".repeat(rng.usize(..3000))),
+    }
+}
+
+/// A request that is JSON of the protocol but for some of its values.
+fn ill_typed(rng: &mut Rng) -> (&'static str, Value) {
+    let axis = |rng: &mut Rng| json!(rng.i64(-1..5));
+    let (model, name, datatype) = [
+        ("lstm", "input", "FP32"),
+        ("graph", "X", "FP32"),
+        ("g2p", "source", "BYTES"),
+    ][rng.usize(..3)];
+    let shape: Vec<Value> = (0..rng.usize(..5)).map(|_| axis(rng)).collect();
+    let count = shape
+        .iter()
+        .filter_map(Value::as_u64)
+        .product::<u64>()
+        .min(700);
+    let element = |rng: &mut Rng| match rng.u8(..30) {
+        0 => any_value(rng),
+        1 => json!(1e39),
+        _ if datatype == "BYTES" => json!("a"),
+        _ => json!(0.5),
+    };
+    let data: Vec<Value> = (0..count).map(|_| element(rng)).collect();
+    let mut input = json!({ "name": name, "datatype": datatype, "shape": shape, "data": data });
+    let mut asked = json!({});
+    let fields = ["id", "parameters", "outputs", "inputs"];
+    if rng.u8(..8) == 0 {
+        asked[fields[rng.usize(..fields.len())]] = any_value(rng);
+    }
+    let known = [
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "priority",
+        "timeout",
+        "binary_data_output",
+        "binary_data_size",
+        "binary_data",
+        "classification",
+        "other",
+    ];
+    for of in ["request", "input", "output"] {
+        if rng.u8(..4) > 0 {
+            continue;
+        }
+        let parameters = json!({ known[rng.usize(..known.len())]: any_value(rng) });
+        match of {
+            "request" => asked["parameters"] = parameters,
+            "input" => input["parameters"] = parameters,
+            _ => asked["outputs"] = json!([{ "name": "output", "parameters": parameters }]),
+        }
+    }
+    if asked["inputs"].is_null() {
+        asked["inputs"] = json!([input]);
+    }
+    (model, asked)
+}
+
+#[test]
+fn of_wrong_types_shapes_and_methods() {
+    let running = all_kinds();
+    let mut rng = Rng::with_seed(5);
+    let mut statuses = BTreeMap::new();
+    for index in 0..3_000 {
+        let answer = match index % 10 {
+            0 => {
+                let paths = [
+                    "/v2/models/lstm/infer",
+                    "/v2/models/%ff/infer",
+                    "/v2/models/%00",
+                    "/v2/repository/index",
+                    "/v2/health/%e9",
+                ];
+                running.get(paths[rng.usize(..paths.len())])
+            }
+            1 => {
+                let paths = ["/v2/repository/index", "/v2/repository/models/none/load"];
+                let field = ["ready", "parameters"][rng.usize(..2)];
+                let asked = json!({ field: any_value(&mut rng) });
+                running.post(paths[rng.usize(..2)], &asked)
+            }
+            _ => {
+                let (model, asked) = ill_typed(&mut rng);
+                running.infer(model, &asked)
+            }
+        };
+        *statuses.entry(answer.status).or_insert(0) += 1;
+        if answer.status != 200 {
+            assert!(!answer.error().is_empty(), "{answer:?}");
+            assert!(answer.error().len() < 4096, "{}", answer.error().len());
+            let typed = [400, 404, 405, 409, 501, 504];
+            assert!(typed.contains(&answer.status), "{answer:?}");
+        }
+    }
+    assert!(
+        statuses[&400] > 1_000 && statuses[&405] > 20,
+        "{statuses:?}"
+    );
+    assert!(statuses[&200] > 50, "{statuses:?}");
+    let xs = steps(&mut rng, 4);
+    let answer = running.infer("lstm", &request(&xs));
+    assert_eq!(output(&answer, "output"), expected(&common::lstm(1), &xs).y);
 }
 
 #[test]

@@ -224,3 +224,25 @@ fn requests_cancelled_at_once_do_not_end_their_connection() {
         }
     }
 }
+
+#[test]
+fn pages_of_other_origins_are_let_in_if_the_server_names_them() {
+    let preflight = |running: &Running, origin: &str| {
+        let asked = ureq::http::Request::options(running.url("/v2/models/lstm/infer"))
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .body(())
+            .expect("a request");
+        let answer = common::agent().run(asked).expect("an answer");
+        answer.headers().get("access-control-allow-origin").cloned()
+    };
+    let page = "https://page.example";
+    assert_eq!(preflight(&Running::new(), page), None);
+    let options = ServerOptions {
+        origins: vec![page.into()],
+        ..common::options()
+    };
+    let running = Running::with(&options, |_| {});
+    assert_eq!(preflight(&running, page).expect("let in"), page);
+    assert_eq!(preflight(&running, "https://other.example"), None);
+}

@@ -118,7 +118,7 @@ fn errors_have_codes() {
             (twice, Code::InvalidArgument),
             (negative, Code::InvalidArgument),
             (ModelInferRequest::default(), Code::NotFound),
-            (part(&xs, "s", false, false), Code::InvalidArgument),
+            (part(&xs, "s", false, false), Code::NotFound),
         ] {
             let status = client.model_infer(asked).await.expect_err("refused");
             assert_eq!(status.code(), code, "{status:?}");
@@ -182,17 +182,6 @@ fn a_stream_keeps_the_order_of_a_sequence_and_outlives_errors() {
     });
 }
 
-/// The model of `examples/models`, with names of symbols.
-fn g2p(folder: &Path) {
-    let folder = folder.join("g2p").join("1");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/g2p.safetensors");
-    std::fs::copy(model, folder.join("model.safetensors")).expect("copied");
-}
-
-/// The configuration of the repository's README.
-const G2P: &str = include_str!("../../../examples/models/config.toml");
-
 fn word(letters: &str, model: &str) -> ModelInferRequest {
     let length = letters.len() as i64;
     let letters = letters.bytes().map(|letter| vec![letter]);
@@ -226,9 +215,9 @@ fn names(response: &ModelInferResponse) -> Vec<String> {
 #[test]
 fn symbols_come_one_by_one_and_words_have_names() {
     let running = Running::with(&common::options(), |folder| {
-        g2p(folder);
-        common::configure(folder, "g2p", G2P);
+        common::g2p(folder);
         // The same with beam search.
+        let config = common::G2P;
         let beam = folder.join("beam");
         std::fs::create_dir_all(beam.join("3")).expect("a folder");
         let file = Path::new("1").join("model.safetensors");
@@ -237,7 +226,7 @@ fn symbols_come_one_by_one_and_words_have_names() {
             beam.join("3").join("model.safetensors"),
         )
         .expect("copied");
-        std::fs::write(beam.join("config.toml"), format!("{G2P}\nbeam = 4\n")).expect("written");
+        std::fs::write(beam.join("config.toml"), format!("{config}\nbeam = 4\n")).expect("written");
     });
     // As `cargo run --example pronounce` says.
     let hippopotamus = ["HH", "IH", "P", "AH", "P", "AA", "T", "AH", "M", "AH", "S"];
@@ -355,5 +344,69 @@ fn the_repository_and_the_models_are_told() {
             .into_inner();
         let counts = stats.model_stats[0].inference_stats.expect("counts");
         assert_eq!(counts.success.expect("a count").count, 2);
+    });
+}
+
+#[test]
+fn health_and_reflection_are_those_of_grpc() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+    let running = Running::new();
+    let address = format!("http://{}", running.server.grpc_address());
+    let channel = tonic::transport::Channel::from_shared(address).expect("an address");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let channel = channel.connect().await.expect("connects");
+        let mut health = HealthClient::new(channel.clone());
+        let asked = |service: &str| HealthCheckRequest {
+            service: service.into(),
+        };
+        for name in ["", "inference.GRPCInferenceService", "lstm"] {
+            let found = health.check(asked(name)).await.expect(name).into_inner();
+            assert_eq!(found.status(), ServingStatus::Serving, "{name}");
+        }
+        let none = health.check(asked("none")).await.expect_err("unknown");
+        assert_eq!(none.code(), Code::NotFound);
+        let mut watch = health
+            .watch(asked(""))
+            .await
+            .expect("a stream")
+            .into_inner();
+        let first = watch.message().await.expect("no error").expect("a message");
+        assert_eq!(first.status(), ServingStatus::Serving);
+        drop(watch);
+        let mut reflection = ServerReflectionClient::new(channel);
+        let asked = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let answers = reflection.server_reflection_info(tokio_stream::iter([asked]));
+        let mut answers = answers.await.expect("a stream").into_inner();
+        let answer = answers
+            .message()
+            .await
+            .expect("no error")
+            .expect("a message");
+        let Some(MessageResponse::ListServicesResponse(services)) = answer.message_response else {
+            panic!("{answer:?}");
+        };
+        let names: Vec<_> = services
+            .service
+            .iter()
+            .map(|service| &service.name[..])
+            .collect();
+        assert!(
+            names.contains(&"inference.GRPCInferenceService"),
+            "{names:?}"
+        );
+        assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
     });
 }

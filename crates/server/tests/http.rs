@@ -159,15 +159,11 @@ fn each_wrong_request_has_a_status_and_a_sentence() {
         (input("data", json!([1.0])), "1 elements"),
         (input("shape", json!([1, 2])), "shape"),
         (input("shape", json!([-1, 2, 3])), "axes are 0 or more"),
-        (input("shape", json!([1, 3, 2])), "[batch, steps, 3]"),
+        (input("shape", json!([1, 3, 2])), "[-1, -1, 3]"),
         (input("shape", json!([2, 1, 3])), ""),
         (
             input("parameters", json!({ "binary_data_size": 4 })),
             "binary_data_size",
-        ),
-        (
-            input("parameters", json!({ "shared_memory_region": "r" })),
-            "shared memory",
         ),
         (
             changed(&|r| r["outputs"] = json!([{ "name": "z" }])),
@@ -223,6 +219,148 @@ fn each_wrong_request_has_a_status_and_a_sentence() {
         200,
         "and the server goes on"
     );
+}
+
+/// A parameter that was dropped would change the answer without a word.
+#[test]
+fn known_parameters_of_a_wrong_type_are_refused() {
+    let running = Running::new();
+    let good = request(&steps(&mut fastrand::Rng::with_seed(4), 2));
+    let any = [json!(null), json!([31]), json!({}), json!(1.5), json!("x")];
+    let refused = |asked: &Value, named: &str| {
+        let answer = running.infer("lstm", asked);
+        assert_eq!(answer.status, 400, "{asked}: {answer:?}");
+        assert!(answer.error().contains(named), "{asked}: {answer:?}");
+    };
+    for (name, takes_text) in [
+        ("sequence_id", true),
+        ("sequence_start", false),
+        ("sequence_end", false),
+        ("priority", false),
+        ("timeout", false),
+        ("binary_data_output", false),
+        ("triton_enable_empty_final_response", false),
+    ] {
+        for value in &any {
+            if !(takes_text && value.is_string()) {
+                let mut asked = good.clone();
+                asked["parameters"] = json!({ name: value });
+                refused(&asked, name);
+            }
+        }
+    }
+    for value in &any {
+        let mut asked = good.clone();
+        asked["inputs"][0]["parameters"] = json!({ "binary_data_size": value });
+        refused(&asked, "binary_data_size");
+        for name in ["binary_data", "classification"] {
+            let mut asked = good.clone();
+            let output = json!({ "name": "output", "parameters": { name: value } });
+            asked["outputs"] = json!([output]);
+            refused(&asked, name);
+        }
+    }
+    for (name, value) in [
+        ("id", json!(5)),
+        ("id", json!([])),
+        ("parameters", json!([])),
+        ("parameters", json!("x")),
+        ("outputs", json!({})),
+    ] {
+        let mut asked = good.clone();
+        asked[name] = value;
+        refused(&asked, "no JSON of the protocol");
+    }
+    // Some clients write null where they have nothing to say.
+    let mut nulls = good.clone();
+    for name in ["id", "parameters", "outputs"] {
+        nulls[name] = Value::Null;
+    }
+    nulls["inputs"][0]["parameters"] = Value::Null;
+    assert_eq!(running.infer("lstm", &nulls).status, 200);
+    // Unknown ones are for other servers.
+    let mut others = good.clone();
+    others["parameters"] = json!({ "other": [1] });
+    assert_eq!(running.infer("lstm", &others).status, 200);
+    let index = running.post("/v2/repository/index", &json!({ "ready": "yes" }));
+    assert_eq!(index.status, 400, "{index:?}");
+    let load = running.post(
+        "/v2/repository/models/lstm/load",
+        &json!({ "parameters": [1] }),
+    );
+    assert_eq!(load.status, 400, "{load:?}");
+}
+
+/// Metadata tell the axes; the values of another shape are not taken in their order.
+#[test]
+fn tensors_have_the_axes_that_metadata_tell() {
+    let running = Running::with(&common::options(), common::g2p);
+    let asked = |name: &str, datatype: &str, shape: &[usize], data: Value| json!({ "name": name, "datatype": datatype, "shape": shape, "data": data });
+    let source = |shape: &[usize]| json!({ "inputs": [asked("source", "BYTES", shape, json!(["w", "o", "r", "d"]))] });
+    assert_eq!(running.infer("g2p", &source(&[4])).status, 200);
+    for shape in [&[2, 2][..], &[1, 4], &[4, 1], &[1, 1, 4]] {
+        let answer = running.infer("g2p", &source(shape));
+        assert_eq!(answer.status, 400, "{shape:?}: {answer:?}");
+        assert!(answer.error().contains("expected: [-1]"), "{answer:?}");
+    }
+    // Two layers of five units.
+    let states = 2 * HIDDEN;
+    for (name, datatype, shape) in [
+        ("h0", "FP32", [states, 1]),
+        ("c0", "FP32", [2, HIDDEN]),
+        ("lengths", "INT64", [2, 1]),
+    ] {
+        let mut all = request(&steps(&mut fastrand::Rng::with_seed(4), 2));
+        let data = vec![1; shape.iter().product()];
+        let more = asked(name, datatype, &shape, json!(data));
+        all["inputs"].as_array_mut().expect("a list").push(more);
+        let answer = running.infer("lstm", &all);
+        assert_eq!(answer.status, 400, "{name}: {answer:?}");
+    }
+}
+
+#[test]
+fn infinities_and_no_numbers_have_names_in_json() {
+    let running = Running::new();
+    let mut asked = request(&[0.5; FEATURES]);
+    asked["inputs"][0]["data"] = json!([0.5, "NaN", 0.5]);
+    let answer = running.infer("lstm", &asked);
+    assert_eq!(answer.json["outputs"][0]["data"][0], "NaN", "{answer:?}");
+    // The largest of FP32 is 3.4e38.
+    asked["inputs"][0]["data"] = json!([0.5, 1e39, 0.5]);
+    let answer = running.infer("lstm", &asked);
+    assert_eq!(answer.status, 400, "{answer:?}");
+}
+
+#[test]
+fn errors_are_json_without_the_names_and_paths_of_others() {
+    let running = Running::with(&common::options(), |folder| {
+        std::fs::create_dir_all(folder.join("empty").join("1")).expect("a folder");
+        std::fs::create_dir_all(folder.join("spoilt").join("1")).expect("a folder");
+        let file = folder.join("spoilt").join("1").join("model.onnx");
+        std::fs::write(file, "no model").expect("written");
+        std::fs::create_dir_all(folder.join("odd").join("1")).expect("a folder");
+        common::configure(folder, "odd", "kind = 5");
+    });
+    let unreadable = running.get("/v2/models/%ff");
+    assert_eq!(unreadable.status, 400, "{unreadable:?}");
+    assert!(!unreadable.error().is_empty(), "{unreadable:?}");
+    let wrong = running.get("/v2/models/lstm/infer");
+    assert_eq!(wrong.status, 405, "{wrong:?}");
+    assert_eq!(wrong.headers["allow"], "POST");
+    let long = "n".repeat(1 << 20);
+    let mut asked = request(&[0.5; FEATURES]);
+    asked["inputs"][0]["name"] = json!(long);
+    let answer = running.infer("lstm", &asked);
+    assert_eq!(answer.status, 400);
+    assert!(answer.error().len() < 4096, "{}", answer.error().len());
+    let index = running.post("/v2/repository/index", &json!({})).json;
+    let reasons: Vec<&str> = { index.as_array().expect("a list").iter() }
+        .filter_map(|entry| entry["reason"].as_str().filter(|reason| !reason.is_empty()))
+        .collect();
+    assert_eq!(reasons.len(), 3, "{index}");
+    let folder = running.folder.path().to_str().expect("text");
+    assert!(!index.to_string().contains(folder), "{index}");
 }
 
 #[test]
@@ -331,7 +469,7 @@ fn metadata_configuration_statistics_and_health_are_told() {
         .post_raw("/metrics", &[], &[])
         .expect("an answer")
         .status();
-    assert_eq!(metrics.as_u16(), 404, "only GET");
+    assert_eq!(metrics.as_u16(), 405, "only GET");
     let text = ureq::get(running.url("/metrics"))
         .call()
         .expect("an answer");
@@ -485,4 +623,51 @@ fn a_connection_without_a_request_is_closed() {
         let text = String::from_utf8_lossy(&answer);
         assert!(!text.contains("200 OK"), "{text}");
     }
+}
+
+/// Whether the server has closed the connection at the end of its answers.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("set");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).is_ok()
+}
+
+#[test]
+fn an_idle_connection_stays_longer_than_a_head_that_is_sent_slowly() {
+    let options = cellstream_server::ServerOptions {
+        header_time: Duration::from_millis(200),
+        idle_time: Duration::from_secs(3600),
+        ..common::options()
+    };
+    let running = Running::with(&options, |_| {});
+    let mut stream = TcpStream::connect(running.server.http_address()).expect("connects");
+    let get = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut answer = [0; 12];
+    for _ in 0..3 {
+        stream.write_all(get).expect("written");
+        stream.read_exact(&mut answer).expect("still open");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        // The rest of the answer has no body.
+        let mut last = [0; 4];
+        while &last != b"\r\n\r\n" {
+            last.rotate_left(1);
+            stream.read_exact(&mut last[3..]).expect("the rest");
+        }
+        // Longer than the time of a head.
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    stream.write_all(b"GET /v2").expect("written");
+    assert!(is_closed(&mut stream), "a head that has begun");
+
+    let options = cellstream_server::ServerOptions {
+        header_time: Duration::from_secs(3600),
+        idle_time: Duration::from_millis(100),
+        ..common::options()
+    };
+    let running = Running::with(&options, |_| {});
+    let mut stream = TcpStream::connect(running.server.http_address()).expect("connects");
+    stream.write_all(get).expect("written");
+    assert!(is_closed(&mut stream), "idle");
 }

@@ -40,7 +40,7 @@ fn a_sequence_begins_once_and_ends_once() {
     let id = json!(1);
     let send = |start, end| running.infer("lstm", &part(&x, &id, start, end));
     let unknown = send(false, false);
-    assert_eq!(unknown.status, 400);
+    assert_eq!(unknown.status, 404);
     assert!(
         unknown.error().contains("must specify the START flag"),
         "{unknown:?}"
@@ -54,7 +54,7 @@ fn a_sequence_begins_once_and_ends_once() {
         "the refused request changed nothing"
     );
     assert_eq!(send(false, true).status, 200);
-    assert_eq!(send(false, false).status, 400, "it has ended");
+    assert_eq!(send(false, false).status, 404, "it has ended");
     // The id is free, and a single request is a whole sequence.
     let whole = expected(&common::lstm(1), &x).y;
     assert_eq!(output(&send(true, true), "output"), whole);
@@ -269,7 +269,7 @@ fn an_unloaded_model_ends_its_sequences() {
             .status,
         200
     );
-    assert_eq!(send(false).status, 400);
+    assert_eq!(send(false).status, 404);
     assert_eq!(send(true).status, 200);
 }
 
@@ -280,10 +280,7 @@ fn a_stop_waits_for_open_sequences() {
     let xs = steps(&mut fastrand::Rng::with_seed(6), 3);
     let id = json!(1);
     let url = running.url("/v2/models/lstm/infer");
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .build();
-    let agent: ureq::Agent = config.into();
+    let agent = common::agent();
     let send = |body: &Value| {
         let mut answer = agent
             .post(&url)

@@ -1,6 +1,7 @@
 //! A server over a repository of a temporary folder, and its clients.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output};
@@ -26,12 +27,19 @@ pub type GrpcClient = GrpcInferenceServiceClient<Channel>;
 
 /// Runs a test with a client of gRPC.
 pub fn with_grpc<F: Future<Output = ()>>(running: &Running, test: impl FnOnce(GrpcClient) -> F) {
+    with_grpc_at(running.server.grpc_address(), test);
+}
+
+/// The same with the client of a server at this address.
+pub fn with_grpc_at<F: Future<Output = ()>>(
+    address: SocketAddr,
+    test: impl FnOnce(GrpcClient) -> F,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.expect("a runtime").block_on(async {
-        let address = format!("http://{}", running.server.grpc_address());
-        let channel = Channel::from_shared(address).expect("an address");
+        let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
         let channel = channel.connect().await.expect("connects");
         test(GrpcClient::new(channel)).await;
     });
@@ -87,6 +95,18 @@ pub fn configure(folder: &Path, name: &str, config: &str) {
     std::fs::write(folder.join(name).join("config.toml"), config).expect("written");
 }
 
+/// The configuration of the repository's README.
+pub const G2P: &str = include_str!("../../../../examples/models/config.toml");
+
+/// The model `g2p` of `examples/models`, with names of symbols.
+pub fn g2p(folder: &Path) {
+    let versions = folder.join("g2p").join("1");
+    std::fs::create_dir_all(&versions).expect("a folder");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/g2p.safetensors");
+    std::fs::copy(model, versions.join("model.safetensors")).expect("copied");
+    configure(folder, "g2p", G2P);
+}
+
 impl Running {
     /// Serves the models `lstm` and `both`, and those that `more` adds.
     pub fn with(options: &ServerOptions, more: impl FnOnce(&Path)) -> Running {
@@ -95,13 +115,10 @@ impl Running {
         save(folder.path(), "both", 1, &bidirectional());
         more(folder.path());
         let server = Server::start(folder.path(), options).expect("starts");
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .build();
         Running {
             server,
             folder,
-            http: config.into(),
+            http: agent(),
         }
     }
 
@@ -143,7 +160,13 @@ impl Running {
     }
 }
 
-fn answer(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Answer {
+/// A client of HTTP that answers errors, too.
+pub fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder();
+    config.http_status_as_error(false).build().into()
+}
+
+pub fn answer(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Answer {
     let mut response = response.expect("an answer");
     let text = response.body_mut().read_to_string().expect("text");
     Answer {
