@@ -7,6 +7,9 @@
 Every request must end once, with the answer that it has on a quiet server or with an error of the protocol. A probe
 sends a small request every 50 ms: none may take a second. The memory of the server, after a warm-up of a sixth of the
 time, may not grow by more than 1 MB an hour.
+
+With --graphs, two tenants, each with a token of its own, send graphs of changing shapes meanwhile, and both number
+their sequences from 1.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,8 +46,15 @@ from wire import FEATURES, HIDDEN, save  # noqa: E402
 
 PROGRAM = Path(os.environ.get("CELLSTREAM", ROOT / "target" / "release" / "cellstream"))
 STEPS = 12
+HEADERS = {"authorization": "Bearer all"}
 MODEL = "small"
 # A good client's request may end so beside its answer: a batch of it panicked, and with it its sequence.
+# The graph of `--graphs`: both axes before the features have any size.
+GRAPH = ROOT / "crates" / "network" / "tests" / "cases" / "05_manual_bidirectional_t_dense_behind_dynamo.onnx"
+GRAPH_FEATURES = 4
+LONGEST = 60
+# Tokens of all clients, and of the tenants with the models that they may use.
+TOKENS = {"all": "", "tenant-a": " graph,frames", "tenant-b": " graph,frames"}
 EXPECTED = re.compile(r"a fault of the soak test|sequence \d+ (is not open|has ended)")
 
 
@@ -54,7 +65,7 @@ class Failure(Exception):
 class Soak:
     """The clients, and what they have seen."""
 
-    def __init__(self, http: str, rpc: str) -> None:
+    def __init__(self, http: str, rpc: str, graphs: bool) -> None:
         host, port = http.split(":")
         self.http, self.rpc = (host, int(port)), rpc
         self.counts: Counter[str] = Counter()
@@ -64,22 +75,26 @@ class Soak:
         self.x = values.normal(size=(1, STEPS, FEATURES[MODEL])).astype(np.float32)
         self.expected = np.zeros(0)
         self.sequences = 0
+        self.graphs = graphs
+        self.graph_x = values.normal(size=(1, LONGEST, GRAPH_FEATURES)).astype(np.float32)
+        self.graph_expected: dict[int, bytes] = {}
 
     # Clients that behave.
 
     async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*self.http)
 
-    def body(self, x: np.ndarray, **parameters: Any) -> tuple[bytes, int]:
+    def body(self, x: np.ndarray, name: str = "input", **parameters: Any) -> tuple[bytes, int]:
         data = x.tobytes()
-        tensor = {"name": "input", "datatype": "FP32", "shape": x.shape, "parameters": {"binary_data_size": len(data)}}
+        tensor = {"name": name, "datatype": "FP32", "shape": x.shape, "parameters": {"binary_data_size": len(data)}}
         head = {"inputs": [tensor], "parameters": {"binary_data_output": True, **parameters}}
         text = json.dumps(head).encode()
         return text + data, len(text)
 
-    def request(self, x: np.ndarray, model: str = MODEL, **parameters: Any) -> bytes:
+    def request(self, x: np.ndarray, model: str = MODEL, token: str = "all", **parameters: Any) -> bytes:
         body, length = self.body(x, **parameters)
         head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        head += f"authorization: Bearer {token}\r\n"
         return f"{head}inference-header-content-length: {length}\r\n\r\n".encode() + body
 
     async def response(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, Any], bytes]:
@@ -133,7 +148,7 @@ class Soak:
             for _ in range(50):
                 try:
                     timeout = self.random.choice([None, None, None, 0.0005])
-                    result = await client.infer(MODEL, [self.tensor(self.x)], client_timeout=timeout)
+                    result = await client.infer(MODEL, [self.tensor(self.x)], client_timeout=timeout, headers=HEADERS)
                     if not np.array_equal(result.as_numpy("output"), self.expected):
                         raise Failure("an answer over gRPC differs from that of the quiet server")
                     self.counts["grpc answered"] += 1
@@ -145,7 +160,7 @@ class Soak:
     async def grpc_cancels(self) -> None:
         async with triton.InferenceServerClient(self.rpc) as client:
             for _ in range(20):
-                call = asyncio.ensure_future(client.infer(MODEL, [self.tensor(self.x)]))
+                call = asyncio.ensure_future(client.infer(MODEL, [self.tensor(self.x)], headers=HEADERS))
                 await asyncio.sleep(self.random.random() * 0.002)
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
@@ -203,7 +218,7 @@ class Soak:
         async with triton.InferenceServerClient(self.rpc) as client:
             seen: set[str] = set()
             left = 5 * STEPS
-            async for result, error in client.stream_infer(requests()):
+            async for result, error in client.stream_infer(requests(), headers=HEADERS):
                 left -= 1
                 if error is not None:
                     if not EXPECTED.search(str(error)):
@@ -223,6 +238,53 @@ class Soak:
                     return
                 if not left:
                     break
+
+    async def graph(self, length: int, token: str) -> bytes:
+        reader, writer = await self.connection()
+        try:
+            writer.write(self.request(self.graph_x[:, :length], "graph", token, name="X"))
+            status, message, data = await self.response(reader)
+            if status != 200:
+                raise Failure(f"graph of length {length}: {status} {message}")
+            return data
+        finally:
+            writer.close()
+
+    async def graph_shapes(self, token: str) -> None:
+        """Another length each time, so that the plans of one tenant are not those of the other."""
+        for _ in range(50):
+            length = self.random.randint(1, LONGEST)
+            if await self.graph(length, token) != self.graph_expected[length]:
+                raise Failure(f"the graph's answer of length {length} differs from that of the quiet server")
+            self.counts["graph answered"] += 1
+
+    async def tenant_sequence(self, token: str, sequence: int) -> None:
+        """Steps of a sequence whose number the other tenant may have, too."""
+        reader, writer = await self.connection()
+        try:
+            for at in range(STEPS):
+                step = self.x[:, at : at + 1]
+                options = {"sequence_id": sequence, "sequence_start": at == 0, "sequence_end": at == STEPS - 1}
+                writer.write(self.request(step, "frames", token, **options))
+                answer = await self.response(reader)
+                if not self.check(*answer, self.expected[:, at : at + 1], {409}):
+                    self.counts["tenant's sequence refused"] += 1
+                    return
+                await asyncio.sleep(0.01)
+            self.counts["tenant's sequence ended"] += 1
+        finally:
+            writer.close()
+
+    async def tenant_a(self) -> None:
+        await self.graph_shapes("tenant-a")
+
+    async def tenant_b(self) -> None:
+        await self.graph_shapes("tenant-b")
+
+    async def sequences_of_tenants(self) -> None:
+        numbers = range(1, 6)
+        both = [self.tenant_sequence(token, number) for number in numbers for token in ("tenant-a", "tenant-b")]
+        await asyncio.gather(*both)
 
     # Clients that do not.
 
@@ -268,6 +330,7 @@ class Soak:
             said, head, data = self.random.choice(choices)
             reader, writer = await self.connection()
             text = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {said}\r\n"
+            text += "authorization: Bearer all\r\n"
             writer.write(f"{text}inference-header-content-length: {head}\r\n\r\n".encode() + data)
             if said > len(data):
                 writer.write_eof()
@@ -295,7 +358,7 @@ class Soak:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             for _ in range(20):
                 try:
-                    await call(os.urandom(self.random.randint(0, 300)), timeout=30)
+                    await call(os.urandom(self.random.randint(0, 300)), timeout=30, metadata=list(HEADERS.items()))
                     raise Failure("garbage was answered")
                 except grpc.aio.AioRpcError as why:
                     if why.code() in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED):
@@ -315,7 +378,8 @@ class Soak:
     async def get(self, method: str, path: str) -> tuple[int, dict[str, Any], bytes]:
         reader, writer = await self.connection()
         try:
-            writer.write(f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+            head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer all\r\n"
+            writer.write(f"{head}content-length: 0\r\n\r\n".encode())
             return await self.response(reader)
         finally:
             writer.close()
@@ -357,6 +421,9 @@ class Soak:
         writer.close()
         clients = [self.well, self.well, self.late, self.grpc_well, self.grpc_cancels, self.disconnects, self.lies]
         clients += [self.garbage, self.reloads, self.probe] + 4 * [self.stream] + 20 * [self.sequence] + 4 * [self.slow]
+        if self.graphs:
+            self.graph_expected = {at: await self.graph(at, "tenant-a") for at in range(1, LONGEST + 1)}
+            clients += 2 * [self.tenant_a, self.tenant_b] + [self.sequences_of_tenants]
         end = time.monotonic() + 60 * minutes
         async with asyncio.TaskGroup() as group:
             for client in clients:
@@ -383,16 +450,19 @@ def slope(samples: list[tuple[float, float]]) -> float:
 
 
 def metrics(http: str, name: str) -> float:
-    text = urllib.request.urlopen(f"http://{http}/metrics").read().decode()
+    asked = urllib.request.Request(f"http://{http}/metrics", headers=HEADERS)
+    text = urllib.request.urlopen(asked).read().decode()
     values = re.findall(rf"^cellstream_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     return sum(map(float, values))
 
 
-async def soaked(http: str, rpc: str, process: int, minutes: float) -> tuple[Soak, list[tuple[float, float]]]:
-    soak = Soak(http, rpc)
+async def soaked(
+    http: str, rpc: str, process: int, options: argparse.Namespace
+) -> tuple[Soak, list[tuple[float, float]]]:
+    soak = Soak(http, rpc, options.graphs)
     samples: list[tuple[float, float]] = []
     watching = asyncio.create_task(watch(process, samples))
-    await soak.run(minutes)
+    await soak.run(options.minutes)
     watching.cancel()
     return soak, samples
 
@@ -400,13 +470,20 @@ async def soaked(http: str, rpc: str, process: int, minutes: float) -> tuple[Soa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--graphs", action="store_true", help="two tenants send graphs of changing shapes, too")
     parser.add_argument("--record", action="store_true", help="write benches/record")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name in (MODEL, "frames", "spare"):
             save(Path(folder) / name / "1" / "model.safetensors", FEATURES[MODEL], HIDDEN[MODEL])
         (Path(folder) / "frames" / "config.toml").write_text("[sequences]\nidle_seconds = 3\n")
+        if arguments.graphs:
+            (Path(folder) / "graph" / "1").mkdir(parents=True)
+            shutil.copy(GRAPH, Path(folder) / "graph" / "1" / "model.onnx")
+        tokens = Path(folder) / ".tokens"
+        tokens.write_text("".join(f"{token}{models}\n" for token, models in TOKENS.items()))
         command = [str(PROGRAM), "serve", folder, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model-control"]
+        command += ["--tokens", str(tokens)]
         log = open("/tmp/soak.log", "w") if os.environ.get("SOAK_LOG") else subprocess.DEVNULL
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
@@ -414,7 +491,7 @@ def main() -> None:
                 if line.startswith("http://"):
                     break
             http, rpc = line.strip().removeprefix("http://").rstrip(")").split(" (gRPC ")
-            soak, samples = asyncio.run(soaked(http, rpc, server.pid, arguments.minutes))
+            soak, samples = asyncio.run(soaked(http, rpc, server.pid, arguments))
             # Sequences that were left end after a while.
             time.sleep(8)
             left = {name: metrics(http, name) for name in ("unanswered_requests", "open_sequences", "ready_rows")}
@@ -441,7 +518,8 @@ def main() -> None:
             "slope_mb_per_hour": round(growth, 3),
             **{name.replace(",", "").replace(" ", "_"): count for name, count in sorted(soak.counts.items())},
         }
-        stamp = records.stamp(f"benches/server/soak.py --minutes {arguments.minutes:g}")
+        graphs = " --graphs" if arguments.graphs else ""
+        stamp = records.stamp(f"benches/server/soak.py --minutes {arguments.minutes:g}{graphs}")
         records.write(records.folder() / "soak.csv", stamp, [row])
 
 
