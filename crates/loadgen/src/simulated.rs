@@ -156,12 +156,9 @@ impl Target for Simulated {
         let free = state.free.peek().map_or(Duration::MAX, |free| free.0);
         let start = free.max(now);
         let (end, outcome) = if start > now && state.waiting.len() >= state.room {
-            (now, Outcome::Failed(ErrorKind::Overloaded))
+            (now, ErrorKind::Overloaded.into())
         } else if time_left.is_some_and(|left| start > now + left) {
-            (
-                now + time_left.unwrap(),
-                Outcome::Failed(ErrorKind::Deadline),
-            )
+            (now + time_left.unwrap(), ErrorKind::Deadline.into())
         } else {
             let end = start + state.service;
             state.free.pop();

@@ -168,6 +168,16 @@ fn trace_replay() {
 }
 
 #[test]
+fn progress_of_all_policies_in_lines() {
+    let output = load(&format!("gru --policies all --lengths 3 {TINY}"));
+    let errors = text(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(text(&output.stdout).lines().count(), 7);
+    let first = "cellstream: run 1 of 7  cellular, batch 4, at 200.0/s, round 1\n";
+    assert!(errors.contains(first), "{errors}");
+}
+
+#[test]
 fn closed_loop() {
     let rows = rows(
         "gru --lengths 5 --hidden 8 --input 4 --batch 8 --closed 3 --requests 40 --warm-up 0 --seconds 60 --json",

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use cellstream::model::Lstm;
 use serde_json::Value;
@@ -33,8 +33,13 @@ fn save(folder: &Path) {
 }
 
 fn serve(folder: &Path, repository: &str) -> Served {
+    serve_with(folder, repository, &[])
+}
+
+fn serve_with(folder: &Path, repository: &str, options: &[&str]) -> Served {
     let any = "127.0.0.1:0";
-    let mut process = program(["serve", repository, "--http", any, "--grpc", any])
+    let line = ["serve", repository, "--http", any, "--grpc", any];
+    let mut process = program([&line, options].concat())
         .current_dir(folder)
         .stdout(Stdio::piped())
         .spawn()
@@ -42,12 +47,17 @@ fn serve(folder: &Path, repository: &str) -> Served {
     let lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let address = lines.map(Result::unwrap).find(|line| line.contains("://"));
     let address = address.expect("the address");
+    let s = if address.starts_with("https") {
+        "s"
+    } else {
+        ""
+    };
     // http://127.0.0.1:40000 (gRPC 127.0.0.1:40001)
     let (http, grpc) = address.trim_end_matches(')').split_once(" (gRPC ").unwrap();
     Served {
         process,
         http: http.to_owned(),
-        grpc: format!("grpc://{grpc}"),
+        grpc: format!("grpc{s}://{grpc}"),
     }
 }
 
@@ -78,6 +88,152 @@ fn load_on_a_server() {
                 let errors = row["errors"].as_object().unwrap();
                 assert!(errors.values().all(|count| count == 0), "{row}");
             }
+        }
+    }
+}
+
+/// A short load on a server.
+fn load_on(folder: &Path, server: &str, rest: &str) -> Output {
+    let line = ["load", "--server", server];
+    let options = "--rates 50 --seconds 0.2 --warm-up 0 --json";
+    let all = line
+        .into_iter()
+        .chain(options.split(' '))
+        .chain(rest.split(' '));
+    run_in(folder, all)
+}
+
+/// The row of results if all requests were answered.
+fn answered(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    let row: Value = serde_json::from_str(text(&output.stdout).trim()).unwrap();
+    assert!(row["completed"].as_u64() > Some(0), "{row}");
+    let errors = row["errors"].as_object().unwrap();
+    assert!(errors.values().all(|count| count == 0), "{row}");
+    row
+}
+
+#[test]
+fn load_on_a_server_with_tls_and_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    save(folder);
+    let signed = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap();
+        std::fs::write(folder.join(format!("{name}.pem")), made.cert.pem()).unwrap();
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(folder.join(format!("{name}.key")), key).unwrap();
+    };
+    signed("own");
+    signed("other");
+    std::fs::write(folder.join("token"), "0123456789abcdef\n").unwrap();
+    std::fs::write(folder.join("wrong"), "fedcba9876543210\n").unwrap();
+    std::fs::write(folder.join("lines"), "a\nb\n").unwrap();
+    let options = "--certificate own.pem --key own.key --tokens token";
+    let options: Vec<_> = options.split(' ').collect();
+    let served = serve_with(folder, "models", &options);
+    let plain = served.http.replace("https", "http");
+    for server in [&served.http, &served.grpc] {
+        let model = "lstm --model words --lengths 4";
+        let load = |rest: &str| load_on(folder, server, &format!("{model} {rest}"));
+        answered(&load("--ca own.pem --token token"));
+        for (rest, says) in [
+            ("--token token", "--ca"),
+            ("--ca other.pem --token token", "certificate"),
+            (
+                "--ca token --token token",
+                "--ca: the file has no certificate",
+            ),
+            ("--ca own.pem", "token"),
+            ("--ca own.pem --token wrong", "token"),
+            (
+                "--ca own.pem --token lines",
+                "--token: the file is no token",
+            ),
+            ("--ca none.pem", "none.pem"),
+        ] {
+            let output = load(rest);
+            assert_eq!(output.status.code(), Some(1), "{server} {rest}: {output:?}");
+            assert!(
+                text(&output.stderr).contains(says),
+                "{server} {rest}: {output:?}"
+            );
+        }
+    }
+    let output = load_on(folder, &plain, "lstm --model words --ca own.pem");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// A server of a graph with the inputs `x` `[-1, 3, 5]` and `chosen`, a condition.
+fn serve_graph(folder: &Path) -> Served {
+    let graph =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../network/tests/cores/among_others.onnx");
+    std::fs::copy(graph, folder.join("whole.onnx")).unwrap();
+    serve(folder, "whole.onnx")
+}
+
+#[test]
+fn load_on_a_graph_by_its_metadata() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    save(folder);
+    let served = serve_graph(folder);
+    for server in [&served.http, &served.grpc] {
+        let row = answered(&load_on(folder, server, "--model whole --lengths 6"));
+        let inputs = "6, inputs x FP32 [length, 3, 5], chosen BOOL [] = 1";
+        assert_eq!(row["requests"], inputs);
+        let options = "--model whole --axis x.0=1:9 --value chosen=0 --value x=0:1";
+        let row = answered(&load_on(folder, server, options));
+        let inputs = "paper, inputs x FP32 [1:9, 3, 5] = 0:1, chosen BOOL [] = 0";
+        assert_eq!(row["requests"], inputs);
+        for (options, status, says) in [
+            (
+                "--axis y.0=1",
+                1,
+                "has no input y; it has x FP32 [-1, 3, 5]",
+            ),
+            ("--axis x.1=2", 1, "no open axis 1"),
+            ("--value chosen=2", 1, "chosen BOOL [] = 2"),
+            ("--axis x=1", 2, "INPUT.AXIS=SIZE"),
+            ("lstm --axis x.0=1", 2, "--axis"),
+        ] {
+            let output = load_on(folder, server, &format!("--model whole {options}"));
+            assert_eq!(output.status.code(), Some(status), "{options}: {output:?}");
+            assert!(text(&output.stderr).contains(says), "{options}: {output:?}");
+        }
+    }
+    // A model of another kind is filled alike.
+    let words = serve(folder, "models");
+    let row = answered(&load_on(folder, &words.grpc, "--model words --lengths 5"));
+    assert_eq!(row["requests"], "5, inputs input FP32 [1, length, 3]");
+    let output = run_in(folder, ["load", "--model", "whole"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn load_tells_why_no_request_was_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let served = serve_graph(folder);
+    for server in [&served.http, &served.grpc] {
+        for loads in ["--rates 50", "--closed 2", "--load 0.5"] {
+            let line = format!(
+                "load lstm --server {server} --model whole {loads} --lengths 4 --seconds 0.3 \
+                 --warm-up 0"
+            );
+            let output = run_in(folder, line.split(' '));
+            assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");
+            let errors = text(&output.stderr);
+            let error = errors.lines().last().unwrap();
+            assert!(error.contains("was answered"), "{line}: {error}");
+            // The graph needs another input.
+            assert!(error.contains("chosen"), "{line}: {error}");
+            // Without a peak there are no results.
+            let printed = text(&output.stdout);
+            let counted = printed
+                .lines()
+                .any(|line| line.contains(": ") && line.contains("chosen"));
+            assert_eq!(counted, loads != "--load 0.5", "{line}: {printed}");
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::machines::Routing;
 use crate::report::{Context, EngineContext};
 use crate::sweep::{BatchOption, Conditions, Grid};
 #[cfg(feature = "wire")]
-use crate::wire::{ServerAddress, WireModel};
+use crate::wire::{AxisOption, Contents, InputOptions, ServerAddress, ValueOption, WireModel};
 use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
@@ -52,16 +52,20 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 // Otherwise the error for `--seconds -5` names the dash, not the value. Lists need an option each.
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// Network to serve
+    /// Network to serve; without it, requests have the inputs that the metadata of the --server's
+    /// model lists
     #[arg(value_enum)]
-    pub network: Network,
+    #[cfg_attr(feature = "wire", arg(required_unless_present = "server"))]
+    #[cfg_attr(not(feature = "wire"), arg(required = true))]
+    pub network: Option<Network>,
     // A doc comment would replace the help text of the command.
     #[allow(missing_docs)]
     #[command(flatten)]
     pub shape: ServedShape,
-    /// Send the requests to a server of the Open Inference Protocol v2, over HTTP or gRPC
+    /// Send the requests to a server of the Open Inference Protocol v2, over HTTP or gRPC, with TLS
+    /// if the address begins with https or grpcs
     #[cfg(feature = "wire")]
-    #[arg(long, value_name = "http|grpc://HOST:PORT", requires = "model", conflicts_with_all = [
+    #[arg(long, value_name = "http[s]|grpc[s]://HOST:PORT", requires = "model", conflicts_with_all = [
         "hidden", "input", "layers", "precision", "threads", "policies", "workers", "batch",
         "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "sweep", "calibrate",
         "machines"])]
@@ -83,6 +87,32 @@ pub struct Arguments {
     #[cfg(feature = "wire")]
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token: Option<PathBuf>,
+    /// File with the certificates, as PEM, that sign the server's (default: those of the system)
+    #[cfg(feature = "wire")]
+    #[arg(long, value_name = "CERT", requires = "server")]
+    pub ca: Option<PathBuf>,
+    /// Without a network: the size of an open axis of an input, counted from 0: a number,
+    /// LOW:HIGH for a size that is drawn for each request, or length, which --lengths draws for the
+    /// request (default: 1 for the first of several open axes of an input, length for others)
+    #[cfg(feature = "wire")]
+    #[arg(
+        long,
+        value_name = "INPUT.AXIS=SIZE",
+        requires = "server",
+        conflicts_with = "network"
+    )]
+    pub axis: Vec<AxisOption>,
+    /// Without a network: the values of an input: a number, LOW:HIGH for values that are drawn,
+    /// length, or a text (default: floats from -0.5 to 0.5, integers and conditions 1)
+    #[cfg(feature = "wire")]
+    #[arg(
+        long,
+        value_name = "INPUT=VALUE",
+        requires = "server",
+        conflicts_with = "network",
+        allow_hyphen_values = true
+    )]
+    pub value: Vec<ValueOption>,
     /// Simulate these numbers of machines instead, each with the workers of this one. The times of
     /// batches, and the peak of one machine, are measured here first. For chains and pairs; batches
     /// of one step. The network is left out
@@ -101,9 +131,9 @@ pub struct Arguments {
     /// `[2,0,2]`; for treelstm they become phrases with one leaf per word (default: complete:16)
     #[arg(long, value_name = "TREES")]
     pub trees: Option<TreesOption>,
-    /// Batching policies (default: all that support the requests)
+    /// Batching policies, or all that support the requests (default: all)
     #[arg(long, value_parser = policy(), value_name = "POLICY,…", value_delimiter = ',')]
-    pub policies: Vec<PolicyKind>,
+    pub policies: Vec<PolicyOption>,
     /// Poisson arrivals: requests per second
     #[arg(long, value_name = "R,…", value_delimiter = ',', allow_hyphen_values = true,
         value_parser = rate)]
@@ -207,7 +237,7 @@ pub struct Arguments {
     /// Write the distributions of latency, queueing and computing
     #[arg(long, value_name = "FILE.csv")]
     pub cdf: Option<PathBuf>,
-    /// Draw latency against throughput
+    /// Draw latency against the rate of requests
     #[arg(long, value_name = "FILE.svg")]
     pub chart: Option<PathBuf>,
     /// Draw the distributions of queueing and computing at the first load (with --sweep: the
@@ -244,34 +274,35 @@ fn milliseconds(text: &str) -> Result<f64, String> {
 impl Arguments {
     /// The distribution of requests; reads files.
     pub fn workload(&self) -> Result<Workload, Failure> {
-        if self.network != Network::Seq2seq && self.shape.vocabulary.is_some() {
+        let network = self.network();
+        if network != Network::Seq2seq && self.shape.vocabulary.is_some() {
             return Err(Failure::usage(format!(
                 "--vocabulary is for seq2seq; {} has no words",
-                self.network.name()
+                self.network_name()
             )));
         }
-        if self.network.is_tree() {
+        if network.is_tree() {
             if self.shape.layers > 1 {
                 return Err(Failure::usage(format!(
                     "--layers is for lstm, gru and seq2seq; {} has one cell",
-                    self.network.name()
+                    network.name()
                 )));
             }
             if self.lengths.is_some() {
                 return Err(Failure::usage(format!(
                     "--lengths is for chains and pairs; {} takes --trees",
-                    self.network.name()
+                    network.name()
                 )));
             }
-            return Ok(Workload::Trees(self.trees_option().read(self.network)?));
+            return Ok(Workload::Trees(self.trees_option().read(network)?));
         }
         if self.trees.is_some() {
             return Err(Failure::usage(format!(
                 "--trees is for treelstm and tree-child-sum; {} takes --lengths",
-                self.network.name()
+                self.network_name()
             )));
         }
-        let pairs = self.network == Network::Seq2seq;
+        let pairs = network == Network::Seq2seq;
         let lengths = self.lengths_option().read(pairs)?;
         let workload = if pairs {
             Workload::Pairs
@@ -279,6 +310,15 @@ impl Arguments {
             Workload::Chains
         };
         Ok(workload(lengths))
+    }
+
+    /// The network; a request to any model of a server has a length, as one of a chain.
+    fn network(&self) -> Network {
+        self.network.unwrap_or(Network::Lstm)
+    }
+
+    fn network_name(&self) -> &'static str {
+        self.network.map_or("a model of any kind", Network::name)
     }
 
     fn lengths_option(&self) -> LengthsOption {
@@ -291,11 +331,15 @@ impl Arguments {
 
     /// The policies of the command line, or all that can serve the workload.
     pub fn policies(&self, workload: &Workload) -> Result<Vec<PolicyKind>, Failure> {
-        let possible = policies_for(self.network, workload.is_identical());
-        if self.policies.is_empty() {
+        let possible = policies_for(self.network(), workload.is_identical());
+        if self.policies.is_empty() || self.policies.contains(&PolicyOption::All) {
             return Ok(possible);
         }
-        for policy in &self.policies {
+        let mut policies = Vec::new();
+        for option in &self.policies {
+            let PolicyOption::One(policy) = option else {
+                continue;
+            };
             if !possible.contains(policy) {
                 let possible: Vec<_> = possible.iter().map(|p| p.name()).collect();
                 let hint = match policy {
@@ -309,11 +353,8 @@ impl Arguments {
                     possible.join(", ")
                 )));
             }
-        }
-        let mut policies = Vec::new();
-        for &policy in &self.policies {
-            if !policies.contains(&policy) {
-                policies.push(policy);
+            if !policies.contains(policy) {
+                policies.push(*policy);
             }
         }
         Ok(policies)
@@ -321,7 +362,7 @@ impl Arguments {
 
     /// The settings that --sweep tries, or the only ones.
     pub fn grid(&self) -> Result<Grid, Failure> {
-        let grid = Grid::new(&self.batch, &self.bucket_width, self.network)?;
+        let grid = Grid::new(&self.batch, &self.bucket_width, self.network())?;
         // Calibration uses the largest size only.
         if grid.has_choices() && !self.sweep && !self.calibrate {
             return Err(Failure::usage(
@@ -394,7 +435,7 @@ impl Arguments {
     /// The network and the options of all engines.
     pub fn engine_spec(&self) -> EngineSpec {
         EngineSpec {
-            network: self.network,
+            network: self.network(),
             shape: self.shape.clone(),
             seed: self.seed,
             threads: threads(self.threads),
@@ -418,7 +459,7 @@ impl Arguments {
 
     /// Checks whether the requests can be simulated, and the results written.
     pub fn check_machines(&self) -> Result<(), Failure> {
-        if !self.machines.is_empty() && self.network.is_tree() {
+        if !self.machines.is_empty() && self.network().is_tree() {
             return Err(Failure::usage(
                 "--machines is for lstm, gru and seq2seq; trees are not simulated",
             ));
@@ -440,7 +481,7 @@ impl Arguments {
         let (Some(server), Some(name)) = (&self.server, &self.model) else {
             return Ok(None);
         };
-        if self.network == Network::Treelstm {
+        if self.network == Some(Network::Treelstm) {
             return Err(Failure::usage(
                 "a server takes trees of words: choose tree-child-sum instead of treelstm",
             ));
@@ -450,16 +491,33 @@ impl Arguments {
                 "--streaming needs grpc://; {server} has no streams"
             )));
         }
+        if !server.is_secure() && self.ca.is_some() {
+            return Err(Failure::usage(format!(
+                "--ca needs https:// or grpcs://; {server} has no TLS"
+            )));
+        }
         let read = |path: &PathBuf| {
-            let text = std::fs::read_to_string(path);
-            text.map_err(|why| Failure::from(why).of(path))
+            let bytes = std::fs::read(path);
+            bytes.map_err(|why| Failure::from(why).of(path))
         };
         let token = self.token.as_ref().map(read).transpose()?;
+        let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
+        let contents = match self.network {
+            Some(_) => Contents::Network {
+                symbols: self.shape.vocabulary() as usize,
+            },
+            None => Contents::Any(InputOptions {
+                axes: self.axis.clone(),
+                values: self.value.clone(),
+                longest: self.workload()?.max_rows(),
+            }),
+        };
         Ok(Some(WireModel {
             server: server.clone(),
             name: name.clone(),
-            token: token.map(|token| token.trim().to_owned()),
-            symbols: self.shape.vocabulary() as usize,
+            token,
+            authorities: self.ca.as_ref().map(read).transpose()?,
+            contents,
             sequences: self.sequences,
             is_streaming: self.streaming,
         }))
@@ -481,13 +539,13 @@ impl Arguments {
 
     /// The columns that are equal in all rows.
     pub fn context(&self) -> Context {
-        let requests = if self.network.is_tree() {
+        let requests = if self.network().is_tree() {
             self.trees_option().to_string()
         } else {
             self.lengths_option().to_string()
         };
         Context {
-            network: self.network.name().into(),
+            network: self.network_name().into(),
             engines: (!self.is_on_server()).then(|| EngineContext {
                 input: self.shape.input as usize,
                 hidden: self.shape.hidden as usize,
@@ -505,6 +563,7 @@ impl Arguments {
                 cuda: self.cuda_devices(),
             }),
             machines: None,
+            stretch: None,
             requests,
             seed: self.seed,
         }
@@ -518,8 +577,17 @@ impl Arguments {
     }
 }
 
+/// One entry of `--policies`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyOption {
+    /// All that support the requests.
+    All,
+    /// This one.
+    One(PolicyKind),
+}
+
 /// Reads a policy by its name.
-fn policy() -> impl TypedValueParser<Value = PolicyKind> {
+fn policy() -> impl TypedValueParser<Value = PolicyOption> {
     let possible = PolicyKind::ALL.map(|policy| {
         let help = match policy {
             PolicyKind::Cellular => "Requests join and leave at every batch of cells",
@@ -532,5 +600,10 @@ fn policy() -> impl TypedValueParser<Value = PolicyKind> {
         };
         PossibleValue::new(policy.name()).help(help)
     });
-    PossibleValuesParser::new(possible).try_map(|name| name.parse::<PolicyKind>())
+    let all = PossibleValue::new("all").help("All that support the requests");
+    let names = PossibleValuesParser::new(possible.into_iter().chain([all]));
+    names.try_map(|name| match name.as_str() {
+        "all" => Ok(PolicyOption::All),
+        name => name.parse().map(PolicyOption::One),
+    })
 }

@@ -1,13 +1,15 @@
 //! `--machines`: measures this machine, then simulates several.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::{Arguments, measure};
+use super::progress::Progress;
+use super::{Arguments, CALIBRATION, measure};
 use crate::candidate::{Candidate, Launch};
 use crate::in_process::Engines;
 use crate::machines::Machines;
-use crate::report::{Context, calibration};
+use crate::report::{Context, PLAUSIBLE, calibration};
 use crate::sweep::{Conditions, NextRun, compare};
 use crate::workload::Arrivals;
 use cellstream_command::{Failure, interrupt};
@@ -17,12 +19,21 @@ use cellstream_command::{Failure, interrupt};
 /// # Errors
 /// As those of a measurement; nothing was answered in the time in which the peak is measured.
 pub fn run(arguments: &Arguments, engines: &Engines, out: &mut impl Write) -> Result<(), Failure> {
-    let mut machines = measured(arguments, engines, out)?;
+    let (mut machines, factor) = measured(arguments, engines, out)?;
+    if !PLAUSIBLE.contains(&factor) {
+        writeln!(
+            std::io::stderr(),
+            "cellstream: batches take {factor:.2} times as long under load as alone, so that the \
+             measured times do not describe this machine: the results are doubtful; repeat on an \
+             idle machine, or with a larger network"
+        )?;
+    }
     for &count in &arguments.machines {
         let count = count as usize;
         machines = machines.of(count);
         let context = Context {
             machines: Some(count),
+            stretch: Some(factor),
             ..arguments.context()
         };
         measure(arguments, &context, &machines, interrupt::flow, out)?;
@@ -31,15 +42,17 @@ pub fn run(arguments: &Arguments, engines: &Engines, out: &mut impl Write) -> Re
 }
 
 /// One machine, which has the peak of an engine of this process: copies of values, and cores that
-/// slow each other down, lengthen its batches.
+/// slow each other down, lengthen its batches by the factor that is returned.
 fn measured(
     arguments: &Arguments,
     engines: &Engines,
     out: &mut impl Write,
-) -> Result<Machines, Failure> {
+) -> Result<(Machines, f64), Failure> {
     let grid = arguments.grid()?;
+    let mut progress = Progress::new(2);
+    progress.stage(CALIBRATION);
     let calibrated = engines.calibrate(&grid.calibration_rows())?;
-    calibration::print(&calibrated, arguments.json, out)?;
+    progress.suspend(|| calibration::print(&calibrated, arguments.json, out))?;
     let machine = Machines::one(arguments.engine_spec(), arguments.routing, calibrated);
     let workload = arguments.workload()?;
     let policies = arguments.policies(&workload)?;
@@ -54,8 +67,14 @@ fn measured(
         ..given
     };
     let closed = arguments.saturation(&grid, 1);
-    let measured = peak(engines, &largest, &closed, &conditions)?;
-    let simulated = peak(&machine, &largest, &closed, &conditions)?;
+    let mut measure = |next: NextRun<'_>| {
+        interrupt::flow()?;
+        progress.show(next);
+        ControlFlow::Continue(())
+    };
+    let measured = peak(engines, &largest, &closed, &conditions, &mut measure)?;
+    let simulated = peak(&machine, &largest, &closed, &conditions, &mut measure)?;
+    drop(progress);
     if measured == 0.0 || simulated == 0.0 {
         return Err(Failure::new(format!(
             "nothing was answered in {} s, in which the peak of this machine is measured; give \
@@ -71,7 +90,7 @@ fn measured(
              {factor:.2} times as long as measured\n"
         )?;
     }
-    Ok(machine.stretched(factor))
+    Ok((machine.stretched(factor), factor))
 }
 
 fn peak<L: Launch>(
@@ -79,13 +98,13 @@ fn peak<L: Launch>(
     candidate: &Candidate,
     closed: &Arrivals,
     conditions: &Conditions,
+    next: &mut dyn FnMut(NextRun<'_>) -> ControlFlow<()>,
 ) -> Result<f64, Failure> {
     let (candidates, points) = (
         std::slice::from_ref(candidate),
         std::slice::from_ref(closed),
     );
-    let mut next = |_: NextRun<'_>| interrupt::flow();
-    let found = compare(launch, candidates, points, conditions, &mut next)?;
+    let found = compare(launch, candidates, points, conditions, next)?;
     let found = found.first().ok_or_else(|| Failure::new("interrupted"))?;
     Ok(found.all().throughput())
 }

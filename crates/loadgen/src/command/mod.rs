@@ -5,6 +5,7 @@ mod machines;
 mod outputs;
 mod progress;
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::ops::ControlFlow;
 
@@ -13,12 +14,16 @@ pub use arguments::Arguments;
 use crate::candidate::{Candidate, Launch};
 use crate::drive::priority;
 use crate::in_process::Engines;
+use crate::record::{ErrorKind, Recording};
 use crate::report::{Context, Printer, Row, calibration};
 use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
 use crate::workload::Arrivals;
 use cellstream_command::{Failure, Printer as Output, interrupt};
 use cellstream_serve::policy::PolicyKind;
-use progress::{bar, show};
+use progress::Progress;
+
+/// The stage of progress in which each cell is timed.
+const CALIBRATION: &str = "measuring the times of batches of each cell";
 
 /// Serves and measures as `arguments` say.
 ///
@@ -32,7 +37,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.measures_peaks()?;
         interrupt::catch()?;
         let out = &mut Output::new(arguments.writes_files());
-        let context = arguments.context();
+        let mut context = arguments.context();
+        if let Some(inputs) = model.inputs()? {
+            context.requests = format!("{}, inputs {inputs}", context.requests);
+        }
         return measure(arguments, &context, &model, interrupt::flow, out);
     }
     let workload = arguments.workload()?;
@@ -43,7 +51,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engines = Engines::new(&arguments.engine_spec(), &workload)?;
     let out = &mut Output::new(arguments.writes_files());
     if arguments.calibrate {
+        let mut progress = Progress::new(1);
+        progress.stage(CALIBRATION);
         let found = engines.calibrate(&grid.calibration_rows())?;
+        drop(progress);
         return calibration::print(&found, arguments.json, out);
     }
     interrupt::catch()?;
@@ -89,7 +100,10 @@ fn measure<L: Launch>(
     };
     printer.title(out)?;
     if grid.needs_calibration() {
+        let mut progress = Progress::new(1);
+        progress.stage(CALIBRATION);
         let found = launch.calibrate(&grid.calibration_rows())?;
+        drop(progress);
         calibration::print(&found, arguments.json, out)?;
         let rows = grid.add_calibrated(&found);
         if !arguments.json {
@@ -108,10 +122,10 @@ fn measure<L: Launch>(
         false => 0,
     };
     let runs = (usize::from(measures_peaks) + point_count) * candidates.len() + again;
-    let bar = bar((runs * conditions.rounds) as u64);
+    let progress = RefCell::new(Progress::new(runs * conditions.rounds));
     let mut next = |next: NextRun<'_>| {
         flow()?;
-        show(&bar, next);
+        progress.borrow_mut().show(next);
         ControlFlow::Continue(())
     };
 
@@ -124,19 +138,24 @@ fn measure<L: Launch>(
         }
     }
     let peak_rows = peak_rows(context, &policies, &candidates, &peaks);
-    bar.suspend(|| printer.peaks(&peak_rows, out))?;
+    progress
+        .borrow()
+        .suspend(|| printer.peaks(&peak_rows, out))?;
     let points = match trace {
         Some(trace) => vec![trace],
         None if arguments.is_by_load() => {
             let Some((baseline, peak)) = peak_of_baselines(&peaks) else {
-                return Err(Failure::new(
-                    "nothing was answered where the peak was to be measured; give --rates, longer \
-                     --seconds or a shorter --warm-up",
-                ));
+                let measured = peaks.iter().flat_map(|peak| &peak.rounds);
+                let reason = reason(&Recording::merged(measured)).unwrap_or_else(|| {
+                    "give --rates, longer --seconds or a shorter --warm-up".into()
+                });
+                return Err(Failure::new(format!(
+                    "nothing was answered where the peak was to be measured: {reason}"
+                )));
             };
             if !arguments.json {
                 let name = &baseline.about.name;
-                bar.suspend(|| {
+                progress.borrow().suspend(|| {
                     writeln!(
                         out,
                         "loads are fractions of the peak of {name}: {peak:.0} a second\n"
@@ -148,7 +167,7 @@ fn measure<L: Launch>(
         None => arguments.points(),
     };
     let result = sweep(launch, &candidates, &peaks, points, &conditions, &mut next)?;
-    bar.finish_and_clear();
+    drop(progress);
     if result.trials.is_empty() {
         return Err(Failure::new("interrupted before a load was measured"));
     }
@@ -172,7 +191,37 @@ fn measure<L: Launch>(
             conditions.rounds
         )?;
     }
-    written
+    written?;
+    let measured = result
+        .trials
+        .iter()
+        .flat_map(|trial| &trial.measurement.rounds);
+    no_answer(measured).map_or(Ok(()), Err)
+}
+
+/// The failure of a measurement in which all requests ended without an answer.
+fn no_answer<'a>(all: impl IntoIterator<Item = &'a Recording>) -> Option<Failure> {
+    let all = Recording::merged(all);
+    if all.due == 0 || all.unanswered() < all.due {
+        return None;
+    }
+    let kinds = || {
+        let counts = ErrorKind::ALL.iter().zip(all.errors);
+        let kinds = counts.filter(|(_, count)| *count > 0);
+        let kinds: Vec<_> = kinds.map(|(kind, _)| kind.name()).collect();
+        kinds.join(", ")
+    };
+    let reason = reason(&all).unwrap_or_else(kinds);
+    Some(Failure::new(format!(
+        "none of {} requests was answered: {reason}",
+        all.due
+    )))
+}
+
+/// The most frequent message of requests without an answer.
+fn reason(all: &Recording) -> Option<String> {
+    let all = all.reasons.most_frequent();
+    all.first().map(|(reason, _)| (*reason).to_owned())
 }
 
 /// The peaks by policy; the highest of each policy is marked.
@@ -500,6 +549,80 @@ mod tests {
             let written = std::fs::read_to_string(&csv).unwrap();
             assert_eq!(written.lines().count(), 1 + 2 + found.len());
             std::fs::remove_file(&csv).unwrap();
+        }
+    }
+
+    #[test]
+    fn all_policies_are_those_of_the_requests() {
+        for (line, count) in [
+            ("lstm --policies all --lengths 3 --rates 5", 7),
+            ("lstm --policies all --rates 5", 6),
+            (
+                "treelstm --policies merge,all --trees complete:4 --rates 5",
+                4,
+            ),
+        ] {
+            assert_eq!(json(&format!("{line} --seconds 5")).len(), count, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_answer_at_all_is_a_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let csv = folder.path().join("curves.csv");
+        let line = format!(
+            "lstm --policies merge --rates 9 --drain-timeout 1 --csv {}",
+            csv.display()
+        );
+        let (typed, slow) = (typed(&line), Fleet::new(|_| 10_000_000));
+        let flow = || ControlFlow::Continue(());
+        let mut out = Vec::new();
+        let failure = measure(&typed, &typed.context(), &slow, flow, &mut out);
+        let failure = failure.unwrap_err().to_string();
+        assert!(failure.starts_with("none of "), "{failure}");
+        assert!(
+            failure.ends_with("requests was answered: unfinished"),
+            "{failure}"
+        );
+        // The results are there nevertheless.
+        assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 2);
+        assert!(String::from_utf8(out).unwrap().contains("unfinished"));
+        // Some answers are a result.
+        assert!(measured("lstm --policies merge --rates 60 --deadline 5 --seconds 20").is_ok());
+    }
+
+    #[test]
+    fn doubtful_simulations_are_marked_in_all_results() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let line = "lstm --policies merge --rates 5 --seconds 5";
+        let typed_json = typed(&format!("{line} --json"));
+        let files = format!("{line} --csv {} --chart {}", at("a.csv"), at("a.svg"));
+        let typed_files = typed(&files);
+        for (factor, is_doubtful) in [(5.68, true), (0.3, true), (1.4, false)] {
+            let of = |typed: &Arguments| {
+                let (mut out, fleet) = (Vec::new(), Fleet::new(|_| 20));
+                let context = Context {
+                    machines: Some(2),
+                    stretch: Some(factor),
+                    ..typed.context()
+                };
+                let flow = || ControlFlow::Continue(());
+                measure(typed, &context, &fleet, flow, &mut out).unwrap();
+                String::from_utf8(out).unwrap()
+            };
+            let row: Value = serde_json::from_str(of(&typed_json).trim()).unwrap();
+            assert_eq!(row["batch_times_factor"], factor);
+            assert_eq!(row.get("doubtful").is_some(), is_doubtful, "{row}");
+            let text = of(&typed_files);
+            assert_eq!(text.contains("results are doubtful"), is_doubtful, "{text}");
+            let read = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+            assert!(
+                read("a.csv").contains(&format!("2,{factor:.3},")),
+                "{}",
+                read("a.csv")
+            );
+            assert_eq!(read("a.svg").contains("doubtful"), is_doubtful);
         }
     }
 

@@ -1,46 +1,106 @@
-//! Progress bar.
+//! Progress on stderr: a bar on a terminal, lines elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressFinish, ProgressStyle};
 
 use crate::sweep::NextRun;
 use crate::workload::Arrivals;
 
-/// A bar if stderr is a terminal. It is drawn between runs only, because drawing slows down
-/// the targets.
-pub fn bar(runs: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(runs);
-    if let Ok(style) = ProgressStyle::with_template("{bar:24} {wide_msg}") {
-        bar.set_style(style);
-    }
-    bar
+/// Least time between two lines.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+
+/// Shows which run is under way. It writes between runs only, because writing slows down the
+/// targets.
+pub struct Progress {
+    bar: ProgressBar,
+    is_terminal: bool,
+    /// When the last line was written.
+    last: Option<Instant>,
+    begun: Instant,
+    runs: u64,
+    /// Runs that have begun.
+    shown: u64,
 }
 
-/// Shows the next run.
-pub fn show(bar: &ProgressBar, next: NextRun<'_>) {
-    let at = match next.arrivals {
-        Arrivals::Poisson { rate } => format!("at {rate:.1}/s"),
-        Arrivals::Trace(_) => "as traced".into(),
-        Arrivals::Closed { outstanding } => format!("with {outstanding} users"),
-    };
-    // The bar counts runs that have ended; the time of a run is unknown before the first ends.
-    let is_first = bar.message().is_empty();
-    let mut left = String::new();
-    if !is_first {
-        bar.inc(1);
-        left = format!(", {} left", HumanDuration(bar.eta()));
+impl Progress {
+    /// Of this number of runs.
+    pub fn new(runs: usize) -> Progress {
+        let is_terminal = std::io::stderr().is_terminal();
+        let bar = match is_terminal {
+            true => ProgressBar::new(runs as u64),
+            false => ProgressBar::hidden(),
+        };
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {wide_msg}") {
+            bar.set_style(style);
+        }
+        Progress {
+            // An error drops the bar and is printed in its place.
+            bar: bar.with_finish(ProgressFinish::AndClear),
+            is_terminal,
+            last: None,
+            begun: Instant::now(),
+            runs: runs as u64,
+            shown: 0,
+        }
     }
-    bar.set_message(format!(
-        "run {} of {}{left}  {}, {at}, round {}",
-        bar.position() + 1,
-        bar.length().unwrap_or(0),
-        next.candidate,
-        next.round + 1
-    ));
+
+    /// Shows a stage that comes before the runs.
+    pub fn stage(&mut self, words: &str) {
+        self.say(words);
+    }
+
+    /// Shows the next run.
+    pub fn show(&mut self, next: NextRun<'_>) {
+        let message = self.next(next, self.begun.elapsed());
+        self.say(&message);
+    }
+
+    /// Clears the bar while `write` writes to the terminal.
+    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
+    }
+
+    /// The next run in words, `elapsed` after the first one began.
+    fn next(&mut self, next: NextRun<'_>, elapsed: Duration) -> String {
+        let at = match next.arrivals {
+            Arrivals::Poisson { rate } => format!("at {rate:.1}/s"),
+            Arrivals::Trace(_) => "as traced".into(),
+            Arrivals::Closed { outstanding } => format!("with {outstanding} users"),
+        };
+        // The time of a run is unknown before the first ends.
+        let left = match self.shown {
+            0 => String::new(),
+            ended => {
+                let each = elapsed.div_f64(ended as f64);
+                let left = each.mul_f64(self.runs.saturating_sub(ended) as f64);
+                format!(", {} left", HumanDuration(left))
+            }
+        };
+        self.bar.set_position(self.shown);
+        self.shown += 1;
+        format!(
+            "run {} of {}{left}  {}, {at}, round {}",
+            self.shown,
+            self.runs,
+            next.candidate,
+            next.round + 1
+        )
+    }
+
+    fn say(&mut self, words: &str) {
+        if self.is_terminal {
+            self.bar.set_message(words.to_owned());
+            return;
+        }
+        let now = Instant::now();
+        if self.last.is_none_or(|last| now - last >= BETWEEN_LINES) {
+            self.last = Some(now);
+            // Nobody may read it.
+            let _ = writeln!(std::io::stderr(), "cellstream: {words}");
+        }
+    }
 }
 
 #[cfg(test)]
@@ -50,27 +110,23 @@ mod tests {
     use cellstream_serve::policy::PolicyKind;
 
     #[test]
-    fn the_bar_names_the_next_run() {
-        let bar = ProgressBar::hidden();
-        bar.set_length(3);
+    fn runs_are_counted_and_named() {
+        let mut progress = Progress::new(3);
         let candidate = &candidate(PolicyKind::Merge, 4);
-        for round in 0..3 {
-            let arrivals = &Arrivals::Poisson { rate: 2.5 };
-            show(
-                &bar,
-                NextRun {
-                    candidate,
-                    arrivals,
-                    round,
-                },
-            );
-            let run = round + 1;
-            let (begins, message) = (format!("run {run} of 3"), bar.message());
-            assert!(message.starts_with(&begins), "{message}");
-            assert_eq!(message.contains(" left"), round > 0, "{message}");
-            let ends = format!("merge, batch 4, at 2.5/s, round {run}");
-            assert!(message.ends_with(&ends), "{message}");
-            assert_eq!(bar.position(), round as u64);
+        let arrivals = &Arrivals::Poisson { rate: 2.5 };
+        let expected = [
+            "run 1 of 3  merge, batch 4, at 2.5/s, round 1",
+            "run 2 of 3, 40 seconds left  merge, batch 4, at 2.5/s, round 2",
+            "run 3 of 3, 20 seconds left  merge, batch 4, at 2.5/s, round 3",
+        ];
+        for (round, expected) in expected.into_iter().enumerate() {
+            let next = NextRun {
+                candidate,
+                arrivals,
+                round,
+            };
+            let elapsed = Duration::from_secs(20 * round as u64);
+            assert_eq!(progress.next(next, elapsed), expected);
         }
     }
 }

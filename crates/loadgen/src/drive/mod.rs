@@ -153,7 +153,7 @@ impl<T: Target, C: Clock> Driver<'_, T, C> {
             if let Some(one) = self.clock.receive(&self.ended, next.min(self.end)) {
                 let pause = match one.outcome {
                     Outcome::Answered(_) => Duration::ZERO,
-                    Outcome::Failed(_) => RETRY,
+                    Outcome::Failed(..) => RETRY,
                 };
                 due.push(Reverse(one.ended + pause));
                 self.count(one);
@@ -212,7 +212,7 @@ impl<T: Target, C: Clock> Driver<'_, T, C> {
         }
         let ended = self.clock.now();
         for (id, (due, submitted)) in std::mem::take(&mut self.in_flight) {
-            let outcome = Outcome::Failed(ErrorKind::Unfinished);
+            let outcome = ErrorKind::Unfinished.into();
             self.count(RequestRecord {
                 id,
                 due,

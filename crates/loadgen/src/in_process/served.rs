@@ -61,7 +61,7 @@ impl<U: Fn(&RequestSpec) -> Request> Target for Served<U> {
                     queueing: answer.timing.queueing,
                     computing: answer.timing.computing,
                 })),
-                Err(error) => Outcome::Failed(kind(&error)),
+                Err(error) => Outcome::Failed(kind(&error), error.to_string()),
             };
             if let Some(completion) = take(&shared) {
                 completion.report(outcome);
@@ -70,10 +70,11 @@ impl<U: Fn(&RequestSpec) -> Request> Target for Served<U> {
         if let Err(error) = self.engine.submit_with(request, answered)
             && let Some(completion) = take(&completion)
         {
-            completion.report(Outcome::Failed(match error {
+            let kind = match error {
                 SubmitError::Refused(Refused::Overloaded { .. }) => ErrorKind::Overloaded,
                 _ => ErrorKind::Failed,
-            }));
+            };
+            completion.report(Outcome::Failed(kind, error.to_string()));
         }
     }
 
@@ -225,5 +226,10 @@ mod tests {
         assert_eq!(late, [0, REQUESTS, 0, 0]);
         let failed = errors(&|| run(&served(Limits::default(), f32::NAN), &OPEN, None));
         assert_eq!(failed, [0, 0, REQUESTS, 0]);
+        let failed = run(&served(Limits::default(), f32::NAN), &OPEN, None);
+        let [(reason, REQUESTS)] = failed.reasons.most_frequent()[..] else {
+            panic!("{:?}", failed.reasons);
+        };
+        assert!(reason.contains("not a number"), "{reason}");
     }
 }

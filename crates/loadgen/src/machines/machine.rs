@@ -90,7 +90,7 @@ impl Machine {
             }
             Err(_) => Err(Ending {
                 completion,
-                outcome: Outcome::Failed(ErrorKind::Overloaded),
+                outcome: ErrorKind::Overloaded.into(),
             }),
         }
     }
@@ -159,8 +159,8 @@ impl Machine {
                 queueing: ended.timing.queueing,
                 computing: ended.timing.computing,
             })),
-            End::Late => Outcome::Failed(ErrorKind::Deadline),
-            _ => Outcome::Failed(ErrorKind::Failed),
+            End::Late => ErrorKind::Deadline.into(),
+            _ => ErrorKind::Failed.into(),
         };
         Some(Ending {
             completion,

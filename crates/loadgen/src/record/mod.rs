@@ -2,6 +2,7 @@
 
 mod cells;
 mod outcome;
+mod reasons;
 mod times;
 
 use std::time::Duration;
@@ -9,10 +10,11 @@ use std::time::Duration;
 pub use cells::{CellRun, CellRuns};
 pub(crate) use cells::{add, between};
 pub use outcome::{ErrorKind, Outcome, ServerTimes};
+pub use reasons::Reasons;
 pub use times::Times;
 
 /// One request that has ended. Times are those of the clock of the run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RequestRecord {
     /// Number of the request in its run.
     pub id: u64,
@@ -47,6 +49,8 @@ pub struct Recording {
     pub lateness: Times,
     /// Number of requests without an answer, in the order of [`ErrorKind::ALL`].
     pub errors: [u64; ErrorKind::ALL.len()],
+    /// Their messages.
+    pub reasons: Reasons,
     /// Number of requests that were due in the window.
     pub due: u64,
     /// Number of requests answered in the window, whenever they were due.
@@ -87,7 +91,7 @@ impl Recording {
         let lateness = one.submitted.saturating_sub(one.due);
         self.lateness.record(lateness);
         let latency = one.ended.saturating_sub(one.due);
-        match one.outcome {
+        match &one.outcome {
             Outcome::Answered(times) => {
                 self.latency.record(latency);
                 if let Some(times) = times {
@@ -96,11 +100,12 @@ impl Recording {
                     self.computing.record(times.computing);
                 }
             }
-            Outcome::Failed(kind) => {
-                if kind == ErrorKind::Unfinished {
+            Outcome::Failed(kind, message) => {
+                if *kind == ErrorKind::Unfinished {
                     self.latency.record(latency);
                 }
-                self.errors[kind as usize] += 1;
+                self.errors[*kind as usize] += 1;
+                self.reasons.add(message);
             }
         }
     }
@@ -117,6 +122,7 @@ impl Recording {
             for (all, more) in sum.errors.iter_mut().zip(one.errors) {
                 *all += more;
             }
+            sum.reasons.merge(&one.reasons);
             sum.due += one.due;
             sum.completed += one.completed;
             let pace = one.paced();
@@ -322,7 +328,7 @@ mod tests {
     fn failures_are_counted_by_kind() {
         let mut recording = Recording::default();
         let failed = |kind, ended: u32| RequestRecord {
-            outcome: Outcome::Failed(kind),
+            outcome: Outcome::Failed(kind, "the queue".into()),
             ..done(5, 5, ended)
         };
         for kind in [

@@ -3,12 +3,19 @@
 use std::time::Duration;
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// With its answer, and the times that the target reports, if it does.
     Answered(Option<ServerTimes>),
-    /// Without an answer.
-    Failed(ErrorKind),
+    /// Without an answer, and the message of the target; empty if it has none.
+    Failed(ErrorKind, String),
+}
+
+impl From<ErrorKind> for Outcome {
+    /// A request without an answer and without a message.
+    fn from(kind: ErrorKind) -> Outcome {
+        Outcome::Failed(kind, String::new())
+    }
 }
 
 /// Where the time of a request went, as the target reports it.

@@ -22,7 +22,10 @@ pub struct Context {
     /// Number of simulated machines, each with these engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<usize>,
-    /// Lengths or trees, as typed.
+    /// Factor by which the batches of simulated machines are longer than measured ones.
+    #[serde(rename = "batch_times_factor", skip_serializing_if = "Option::is_none")]
+    pub stretch: Option<f64>,
+    /// Lengths or trees, as typed; for any model of a server also its inputs.
     pub requests: String,
     /// Seed of the first round.
     pub seed: u64,
@@ -54,7 +57,17 @@ pub struct EngineContext {
     pub cuda: Vec<usize>,
 }
 
+/// The factors at which measured times of batches describe an engine under load.
+pub const PLAUSIBLE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+
 impl Context {
+    /// Whether the measured times of batches do not describe this machine under load, so that
+    /// results of simulated machines are doubtful.
+    pub fn is_doubtful(&self) -> bool {
+        self.stretch
+            .is_some_and(|factor| !PLAUSIBLE.contains(&factor))
+    }
+
     /// A title, short enough for a chart.
     pub fn title(&self) -> String {
         let (network, requests) = (&self.network, &self.requests);
@@ -73,8 +86,12 @@ impl Context {
             0 => title,
             devices => format!("{title}, {devices} CUDA device(s)"),
         };
-        match self.machines {
+        let title = match self.machines {
             Some(machines) => format!("{title}, {machines} simulated machine(s)"),
+            None => title,
+        };
+        match self.stretch.filter(|_| self.is_doubtful()) {
+            Some(factor) => format!("{title}, doubtful: batch times × {factor:.2}"),
             None => title,
         }
     }

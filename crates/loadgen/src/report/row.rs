@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Context;
 use crate::candidate::Candidate;
-use crate::record::{CellRun, ErrorKind, Times};
+use crate::record::{CellRun, ErrorKind, Reasons, Times};
 use crate::sweep::Measurement;
 use crate::workload::Arrivals;
 
@@ -40,6 +40,9 @@ pub struct Row<'a> {
     pub best: bool,
     #[serde(flatten)]
     pub context: &'a Context,
+    /// Whether the simulation does not describe this machine.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub doubtful: bool,
     /// Name of the target; in this process, of its policy.
     #[serde(rename = "policy")]
     pub target: String,
@@ -71,6 +74,9 @@ pub struct Row<'a> {
     /// From due to submitted.
     pub late_ms: Percentiles,
     pub errors: BTreeMap<&'static str, u64>,
+    /// The messages of these requests.
+    #[serde(flatten)]
+    pub reasons: Reasons,
     /// By cell, like the following two; empty if the target does not report its cells.
     pub mean_batch: BTreeMap<String, f64>,
     /// Time of a step of a batch.
@@ -112,6 +118,7 @@ impl<'a> Row<'a> {
             kind: "run",
             best: false,
             context,
+            doubtful: context.is_doubtful(),
             target: measured.about.name.clone(),
             candidate: measured.candidate.clone(),
             arrivals,
@@ -133,6 +140,7 @@ impl<'a> Row<'a> {
             }),
             late_ms: Percentiles::of(&all.lateness),
             errors: errors.map(|(kind, count)| (kind.name(), count)).collect(),
+            reasons: all.reasons,
             mean_batch: by_cell(&all.cells, CellRun::mean_batch),
             step_ms: by_cell(&all.cells, |run| Percentiles::of(&run.steps)),
             batches: by_cell(&all.cells, |run| run.batches.clone()),
@@ -196,6 +204,7 @@ pub mod tests {
                 cuda: vec![0, 1],
             }),
             machines: None,
+            stretch: None,
             requests: "paper, \"330\"".into(),
             seed: 9,
         }
@@ -214,7 +223,10 @@ pub mod tests {
                 };
                 (time, Outcome::Answered(Some(times)))
             });
-            let refused = (Duration::ZERO, Outcome::Failed(ErrorKind::Overloaded));
+            let refused = (
+                Duration::ZERO,
+                Outcome::Failed(ErrorKind::Overloaded, "full".into()),
+            );
             for (ended, outcome) in answered.chain((factor == 2).then_some(refused)) {
                 let one = RequestRecord {
                     id: 0,
@@ -282,6 +294,7 @@ pub mod tests {
             (number("/errors/overloaded"), number("/errors/deadline")),
             (1.0, 0.0)
         );
+        assert_eq!(row["reasons"], serde_json::json!({ "full": 1 }));
         assert_eq!((number("/due"), number("/completed")), (201.0, 200.0));
         near(number("/mean_batch/cell"), 130.0 / 40.0);
         assert_eq!(number("/batches/cell/4"), 60.0);

@@ -84,10 +84,16 @@ fn line(row: &Row<'_>) -> String {
     )
 }
 
-/// Notes to a table: delays of the generator, requests without a response and their errors, sizes
+/// Notes to a table: a doubtful simulation, delays of the generator, requests without a response and their errors, sizes
 /// of batches.
 pub fn notes(rows: &[&Row<'_>]) -> String {
     let mut text = String::new();
+    if let Some(context) = rows.first().map(|row| row.context)
+        && context.is_doubtful()
+    {
+        text += "these results are doubtful: the times of batches measured alone do not describe \
+            this machine under load\n";
+    }
     for row in rows {
         let who = format!("{} at {}", row.target, row.asked());
         let errors = row.errors.iter().filter(|(_, count)| **count > 0);
@@ -96,6 +102,12 @@ pub fn notes(rows: &[&Row<'_>]) -> String {
             .collect();
         if !errors.is_empty() {
             text += &format!("{who}: of {} requests {}\n", row.due, errors.join(", "));
+        }
+        for (reason, count) in row.reasons.most_frequent() {
+            text += &format!("  {count}: {reason}\n");
+        }
+        if row.reasons.others() > 0 {
+            text += &format!("  {}: with other messages\n", row.reasons.others());
         }
         if row.due == 0 {
             text += &format!(
@@ -219,7 +231,7 @@ mod tests {
         );
         let notes = notes(&[&row]);
         assert!(
-            notes.contains("padding at 12.50: of 201 requests 1 overloaded\n"),
+            notes.contains("padding at 12.50: of 201 requests 1 overloaded\n  1: full\n"),
             "{notes}"
         );
         assert!(

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 use super::request::{Tensor, TensorPort};
-use super::{Part, WireModel};
+use super::{BAD_TOKEN, Part, WireModel, tls};
 use crate::record::{ErrorKind, Outcome};
 
 /// A client on one connection.
@@ -31,15 +31,20 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn connect(of: &WireModel) -> Result<Client, String> {
-        let address = format!("http://{}", of.server.authority);
-        let channel = Channel::from_shared(address).map_err(|why| why.to_string())?;
-        let channel = channel.connect().await.map_err(|why| why.to_string())?;
+        let mut channel = Channel::from_shared(of.server.uri()).map_err(tls::reason)?;
+        if of.server.is_secure {
+            channel = channel.tls_config(tls::of_grpc(of)?).map_err(tls::reason)?;
+        }
+        let channel = channel.connect().await.map_err(tls::reason)?;
         let client = GrpcInferenceServiceClient::new(channel);
-        let bearer = |token: &String| format!("Bearer {token}").parse().ok();
+        let authorization = of
+            .token
+            .as_ref()
+            .map(|token| format!("Bearer {token}").parse());
         Ok(Client {
             client: client.max_decoding_message_size(usize::MAX),
             model: of.name.clone(),
-            authorization: of.token.as_ref().and_then(bearer),
+            authorization: authorization.transpose().map_err(|_| BAD_TOKEN)?,
         })
     }
 
@@ -53,7 +58,7 @@ impl Client {
             version: String::new(),
         });
         let metadata = self.client.clone().model_metadata(asked).await;
-        let metadata = metadata.map_err(|status| status.message().to_owned())?;
+        let metadata = metadata.map_err(|status| status_line(&status))?;
         let inputs = metadata.into_inner().inputs.into_iter();
         Ok(inputs
             .map(|input| TensorPort {
@@ -100,12 +105,15 @@ impl Client {
         }
         match self.client.clone().model_infer(request).await {
             Ok(_) => Outcome::Answered(None),
-            Err(status) => Outcome::Failed(match status.code() {
-                Code::ResourceExhausted => ErrorKind::Overloaded,
-                // The own clock of the client is told as a cancellation.
-                Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Deadline,
-                _ => ErrorKind::Failed,
-            }),
+            Err(status) => {
+                let kind = match status.code() {
+                    Code::ResourceExhausted => ErrorKind::Overloaded,
+                    // The own clock of the client is told as a cancellation.
+                    Code::DeadlineExceeded | Code::Cancelled => ErrorKind::Deadline,
+                    _ => ErrorKind::Failed,
+                };
+                Outcome::Failed(kind, status_line(&status))
+            }
         }
     }
 
@@ -131,4 +139,9 @@ impl Client {
         }
         request
     }
+}
+
+/// The code and the message of a status.
+pub fn status_line(status: &Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
 }

@@ -6,13 +6,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use super::request::{Tensor, TensorPort};
-use super::{Part, WireModel};
+use super::{BAD_TOKEN, Part, WireModel, tls};
 use crate::record::{ErrorKind, Outcome};
 
 /// The header with the length of the JSON.
@@ -21,7 +22,7 @@ const JSON_LENGTH: &str = "inference-header-content-length";
 /// A client with connections that it keeps.
 #[derive(Clone)]
 pub struct Client {
-    http: HttpClient<HttpConnector, Full<Bytes>>,
+    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// `http://HOST/v2/models/NAME`.
     model: String,
     authorization: Option<HeaderValue>,
@@ -64,15 +65,18 @@ pub fn body(tensors: &[Tensor], part: Option<Part>) -> Body {
 }
 
 impl Client {
-    pub fn new(of: &WireModel) -> Client {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let bearer = |token: &String| HeaderValue::from_str(&format!("Bearer {token}")).ok();
-        Client {
-            http: HttpClient::builder(TokioExecutor::new()).build(connector),
-            model: format!("http://{}/v2/models/{}", of.server.authority, of.name),
-            authorization: of.token.as_ref().and_then(bearer),
-        }
+    /// Does not connect yet.
+    ///
+    /// # Errors
+    /// The certificates or the token cannot be used.
+    pub fn new(of: &WireModel) -> Result<Client, String> {
+        let bearer = |token: &String| HeaderValue::from_str(&format!("Bearer {token}"));
+        let authorization = of.token.as_ref().map(bearer);
+        Ok(Client {
+            http: HttpClient::builder(TokioExecutor::new()).build(tls::connector(of)?),
+            model: format!("{}/v2/models/{}", of.server.uri(), of.name),
+            authorization: authorization.transpose().map_err(|_| BAD_TOKEN)?,
+        })
     }
 
     /// The inputs of the model.
@@ -81,25 +85,12 @@ impl Client {
     /// The server does not answer, or does not have the model.
     pub async fn inputs(&self) -> Result<Vec<TensorPort>, String> {
         let request = self.request(Method::GET, &self.model);
-        let request = request
-            .body(Full::default())
-            .map_err(|why| why.to_string())?;
-        let response = self
-            .http
-            .request(request)
-            .await
-            .map_err(|why| why.to_string())?;
-        let status = response.status();
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|why| why.to_string())?;
-        let json: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        let request = request.body(Full::default()).map_err(tls::reason)?;
+        let (status, body) = self.answer(request).await?;
         if status != StatusCode::OK {
-            let error = json["error"].as_str().unwrap_or("no metadata of the model");
-            return Err(format!("status {}: {error}", status.as_u16()));
+            return Err(message(status, &body));
         }
+        let json: Value = serde_json::from_slice(&body).unwrap_or_default();
         let port = |input: &Value| {
             let text = |name: &str| Some(input[name].as_str()?.to_owned());
             let axes = input["shape"].as_array()?.iter().map(Value::as_i64);
@@ -129,21 +120,29 @@ impl Client {
             .header(CONTENT_TYPE, "application/octet-stream")
             .header(JSON_LENGTH, body.json_length)
             .body(Full::new(body.bytes));
-        let Ok(request) = request else {
-            return Outcome::Failed(ErrorKind::Failed);
+        let answered = match request {
+            Ok(request) => self.answer(request).await,
+            Err(why) => Err(tls::reason(why)),
         };
-        let answered = async {
-            let response = self.http.request(request).await.ok()?;
-            let status = response.status();
-            response.into_body().collect().await.ok()?;
-            Some(status)
+        let (status, body) = match answered {
+            Ok(answered) => answered,
+            Err(why) => return Outcome::Failed(ErrorKind::Failed, why),
         };
-        match answered.await {
-            Some(StatusCode::OK) => Outcome::Answered(None),
-            Some(StatusCode::TOO_MANY_REQUESTS) => Outcome::Failed(ErrorKind::Overloaded),
-            Some(StatusCode::GATEWAY_TIMEOUT) => Outcome::Failed(ErrorKind::Deadline),
-            _ => Outcome::Failed(ErrorKind::Failed),
-        }
+        let kind = match status {
+            StatusCode::OK => return Outcome::Answered(None),
+            StatusCode::TOO_MANY_REQUESTS => ErrorKind::Overloaded,
+            StatusCode::GATEWAY_TIMEOUT => ErrorKind::Deadline,
+            _ => ErrorKind::Failed,
+        };
+        Outcome::Failed(kind, message(status, &body))
+    }
+
+    /// The status and the body of a response.
+    async fn answer(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), String> {
+        let response = self.http.request(request).await.map_err(tls::reason)?;
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(tls::reason)?;
+        Ok((status, body.to_bytes()))
     }
 
     fn request(&self, method: Method, uri: &str) -> hyper::http::request::Builder {
@@ -153,6 +152,14 @@ impl Client {
             None => request,
         }
     }
+}
+
+/// The status and the message of a refusal, which may be no JSON.
+fn message(status: StatusCode, body: &[u8]) -> String {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text = String::from_utf8_lossy(body);
+    let error = json["error"].as_str().unwrap_or(&text);
+    format!("status {}: {error}", status.as_u16())
 }
 
 /// The same body with a timeout.

@@ -2,10 +2,13 @@
 //!
 //! One thread sends and receives, so that the generator leaves the cores to a server beside it.
 
+mod element;
 mod grpc;
 mod http;
+mod inputs;
 mod request;
 mod streams;
+mod tls;
 
 use std::fmt;
 use std::future::Future;
@@ -22,6 +25,8 @@ use crate::target::{About, Completion, Target};
 use crate::workload::RequestSpec;
 use cellstream_command::Failure;
 use cellstream_protocol::ModelInferRequest;
+use inputs::Filling;
+pub use inputs::{AxisOption, InputOptions, ValueOption};
 use request::{Encoder, TensorPort};
 use streams::Streams;
 
@@ -29,6 +34,8 @@ use streams::Streams;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
     transport: Transport,
+    /// Whether it speaks TLS.
+    is_secure: bool,
     /// Host and port.
     authority: String,
 }
@@ -44,26 +51,43 @@ impl ServerAddress {
     pub fn is_grpc(&self) -> bool {
         self.transport == Transport::Grpc
     }
+
+    /// Whether it speaks TLS.
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    /// The address for libraries of HTTP.
+    fn uri(&self) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority)
+    }
 }
+
+/// The forms of an address.
+const FORMS: &str = "expected http://HOST:PORT or grpc://HOST:PORT, with TLS https:// or grpcs://";
 
 impl FromStr for ServerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ServerAddress, String> {
         let (scheme, authority) = text.split_once("://").unwrap_or(("", ""));
-        let transport = match scheme {
-            "http" => Transport::Http,
-            "grpc" => Transport::Grpc,
-            _ => return Err("expected http://HOST:PORT or grpc://HOST:PORT".into()),
+        let (transport, is_secure) = match scheme {
+            "http" => (Transport::Http, false),
+            "https" => (Transport::Http, true),
+            "grpc" => (Transport::Grpc, false),
+            "grpcs" => (Transport::Grpc, true),
+            _ => return Err(FORMS.into()),
         };
         let authority = authority.trim_end_matches('/');
-        match authority.is_empty() || authority.contains('/') {
-            true => Err("expected http://HOST:PORT or grpc://HOST:PORT".into()),
-            false => Ok(ServerAddress {
-                transport,
-                authority: authority.to_owned(),
-            }),
+        if authority.is_empty() || authority.contains('/') {
+            return Err(FORMS.into());
         }
+        Ok(ServerAddress {
+            transport,
+            is_secure,
+            authority: authority.to_owned(),
+        })
     }
 }
 
@@ -73,12 +97,16 @@ impl fmt::Display for ServerAddress {
             Transport::Http => "http",
             Transport::Grpc => "grpc",
         };
-        write!(f, "{scheme}://{}", self.authority)
+        let s = if self.is_secure { "s" } else { "" };
+        write!(f, "{scheme}{s}://{}", self.authority)
     }
 }
 
+/// The error of a token with line breaks or other letters that a header cannot have.
+const BAD_TOKEN: &str = "--token: the file is no token; expected one line of ASCII letters";
+
 /// A model of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WireModel {
     /// The server.
     pub server: ServerAddress,
@@ -86,13 +114,42 @@ pub struct WireModel {
     pub name: String,
     /// The token of the header `Authorization`, if the server needs one.
     pub token: Option<String>,
-    /// Symbols of random sources of an encoder.
-    pub symbols: usize,
+    /// The certificates that sign those of servers, as PEM; `None`: those of the system.
+    pub authorities: Option<Vec<u8>>,
+    /// How requests are made of its inputs.
+    pub contents: Contents,
     /// Requests take turns of so many sequences whose states the server holds; `None`: each request
     /// is whole.
     pub sequences: Option<u64>,
     /// Requests are messages of streams of gRPC, one for each sequence.
     pub is_streaming: bool,
+}
+
+/// How requests are made of the inputs of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Contents {
+    /// Of the first input, of trees also of the second.
+    Network {
+        /// Symbols of random sources of an encoder.
+        symbols: usize,
+    },
+    /// Of all inputs, whatever the model computes.
+    Any(InputOptions),
+}
+
+impl Contents {
+    fn maker(&self, inputs: Vec<TensorPort>) -> Result<Maker, String> {
+        Ok(match self {
+            Contents::Network { symbols } => Maker::Network(Encoder::new(inputs, *symbols)?),
+            Contents::Any(options) => Maker::Any(Filling::new(&inputs, options)?),
+        })
+    }
+}
+
+/// Makes the tensors of requests.
+enum Maker {
+    Network(Encoder),
+    Any(Filling),
 }
 
 impl Launch for WireModel {
@@ -109,13 +166,14 @@ impl Launch for WireModel {
             .thread_name("load-wire")
             .enable_all()
             .build()?;
-        let failed = |why: String| Failure::new(format!("{}: {why}", self.server));
-        let (client, inputs) = runtime.block_on(self.connect()).map_err(failed)?;
+        let connected = runtime.block_on(self.connect());
+        let (client, inputs) = connected.map_err(|why| self.failed(&why))?;
+        let maker = self.contents.maker(inputs);
         Ok((
             WireTarget {
                 runtime,
                 client,
-                encoder: Encoder::new(inputs, self.symbols).map_err(failed)?,
+                maker: maker.map_err(|why| self.failed(&why))?,
                 turns: self.sequences.map(Turns::new),
                 prepared: AtomicU64::new(0),
                 about: About::new(self.server.to_string()),
@@ -126,10 +184,29 @@ impl Launch for WireModel {
 }
 
 impl WireModel {
+    /// The inputs of requests of any model; `None` for a network.
+    ///
+    /// # Errors
+    /// The server does not answer or does not have the model; options do not fit its inputs.
+    pub fn inputs(&self) -> Result<Option<String>, Failure> {
+        let Contents::Any(options) = &self.contents else {
+            return Ok(None);
+        };
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let connected = runtime.block_on(self.connect());
+        let (_, inputs) = connected.map_err(|why| self.failed(&why))?;
+        let filling = Filling::new(&inputs, options).map_err(|why| self.failed(&why))?;
+        Ok(Some(filling.to_string()))
+    }
+
+    fn failed(&self, why: &str) -> Failure {
+        Failure::new(format!("{}: {why}", self.server))
+    }
+
     async fn connect(&self) -> Result<(Client, Vec<TensorPort>), String> {
         match self.server.transport {
             Transport::Http => {
-                let client = http::Client::new(self);
+                let client = http::Client::new(self)?;
                 let inputs = client.inputs().await?;
                 Ok((Client::Http(client), inputs))
             }
@@ -156,7 +233,7 @@ enum Client {
 pub struct WireTarget {
     runtime: Runtime,
     client: Client,
-    encoder: Encoder,
+    maker: Maker,
     turns: Option<Turns>,
     /// Requests of streams so far, which are their ids.
     prepared: AtomicU64,
@@ -214,7 +291,10 @@ impl Target for WireTarget {
     }
 
     fn prepare(&self, request: &RequestSpec) -> Sent {
-        let tensors = self.encoder.tensors(request);
+        let tensors = match &self.maker {
+            Maker::Network(encoder) => encoder.tensors(request),
+            Maker::Any(filling) => filling.tensors(request),
+        };
         let part = self.turns.as_ref().map(Turns::next);
         match &self.client {
             Client::Http(_) => Sent::Http(http::body(&tensors, part)),
@@ -249,7 +329,7 @@ impl Target for WireTarget {
                 streams.send(stream, *message, time_left, completion);
             }
             // `prepare` makes those of the client.
-            _ => completion.report(Outcome::Failed(ErrorKind::Failed)),
+            _ => completion.report(ErrorKind::Failed.into()),
         }
     }
 }

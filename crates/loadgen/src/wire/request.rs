@@ -44,11 +44,10 @@ impl Encoder {
         if inputs.is_empty() {
             return Err("the model has no input".into());
         }
-        let mut random = Rng::with_seed(1);
         Ok(Encoder {
             inputs,
             symbols: symbols.max(1),
-            values: (0..VALUES).map(|_| random.f32() - 0.5).collect(),
+            values: random_values(),
         })
     }
 
@@ -89,6 +88,12 @@ impl Encoder {
             }
         }
     }
+}
+
+/// Values from -0.5 to 0.5, always the same.
+pub fn random_values() -> Vec<f32> {
+    let mut random = Rng::with_seed(1);
+    (0..VALUES).map(|_| random.f32() - 0.5).collect()
 }
 
 fn indices(name: &str, values: impl Iterator<Item = usize>) -> Tensor {

@@ -8,11 +8,14 @@ use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::Streaming;
+use tonic::{Status, Streaming};
 
 use super::grpc;
 use crate::record::{ErrorKind, Outcome};
 use crate::target::Completion;
+
+/// The message of requests on a stream that is no more.
+const ENDED: &str = "the stream has ended";
 
 /// Open streams; a request goes to the one of its sequence.
 pub struct Streams(Vec<Stream>);
@@ -49,18 +52,19 @@ impl Unanswered {
         let id = response.map_or("", |response| &response.id);
         let completion = self.lock().as_mut().and_then(|all| all.remove(id));
         if let Some(completion) = completion {
-            completion.report(match message.error_message.is_empty() {
+            let error = &message.error_message;
+            completion.report(match error.is_empty() {
                 true => Outcome::Answered(None),
-                false => Outcome::Failed(ErrorKind::Failed),
+                false => Outcome::Failed(ErrorKind::Failed, error.clone()),
             });
         }
     }
 
-    /// The stream has ended.
-    fn ended(&self) {
+    /// The stream has ended, and why.
+    fn ended(&self, why: &str) {
         let all = self.lock().take();
         for completion in all.into_iter().flat_map(HashMap::into_values) {
-            completion.report(Outcome::Failed(ErrorKind::Failed));
+            completion.report(Outcome::Failed(ErrorKind::Failed, why.to_owned()));
         }
     }
 }
@@ -74,10 +78,12 @@ impl Streams {
             let (client, waiting) = (client.clone(), Arc::clone(&unanswered));
             tokio::spawn(async move {
                 let stream = client.stream(UnboundedReceiverStream::new(receiver));
-                if let Ok(responses) = stream.await {
-                    receive(responses, &waiting).await;
-                }
-                waiting.ended();
+                let ended = match stream.await {
+                    Ok(responses) => receive(responses, &waiting).await,
+                    Err(status) => Err(status),
+                };
+                let why = ended.err().as_ref().map(grpc::status_line);
+                waiting.ended(why.as_deref().unwrap_or(ENDED));
             });
             Stream {
                 messages,
@@ -104,15 +110,22 @@ impl Streams {
         let stream = &self.0[stream as usize % self.0.len()];
         match stream.unanswered.lock().as_mut() {
             Some(all) => drop(all.insert(message.id.clone(), completion)),
-            None => return completion.report(Outcome::Failed(ErrorKind::Failed)),
+            None => {
+                let why = ENDED.to_owned();
+                return completion.report(Outcome::Failed(ErrorKind::Failed, why));
+            }
         }
         // If the stream ends now, its end reports the request.
         let _ = stream.messages.send(message);
     }
 }
 
-async fn receive(mut responses: Streaming<ModelStreamInferResponse>, unanswered: &Unanswered) {
-    while let Ok(Some(message)) = responses.message().await {
+async fn receive(
+    mut responses: Streaming<ModelStreamInferResponse>,
+    unanswered: &Unanswered,
+) -> Result<(), Status> {
+    while let Some(message) = responses.message().await? {
         unanswered.answered(&message);
     }
+    Ok(())
 }
