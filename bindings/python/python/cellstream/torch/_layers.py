@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from .._native import RawSession
+from ._cells import CellPath
 from ._operators import recurrent, recurrent_packed, run, run_packed, sizes_of
 from ._sessions import sessions
 
@@ -54,6 +55,11 @@ class _Replacement(nn.Module):
     def _weights(self) -> list[Tensor]:
         parameters = self._parameters
         return [parameters[name] for name in self._names]  # type: ignore[misc]
+
+    def _trains(self) -> bool:
+        """Whether a gradient of the weights is wanted; then the original runs without checks."""
+        first = self._parameters[self._names[0]]
+        return torch.is_grad_enabled() and first is not None and first.requires_grad
 
     def original(self) -> nn.Module:
         """The original layer, with the present parameters."""
@@ -195,6 +201,8 @@ class Recurrent(_Replacement):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``forward`` of the original layer."""
+        if self._trains():
+            return self._run_original(input, hx)
         if hx is not None or torch.compiler.is_compiling():
             return self._checked(input, hx)
         path: Optional[_FastPath] = self.__dict__.get("_fast_path")
@@ -290,6 +298,26 @@ class Cell(_Replacement):
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         """As ``forward`` of the original cell."""
+        if self._trains():
+            return self._run_original(input, hx)
+        if torch.compiler.is_compiling():
+            return self._checked(input, hx)
+        path: Optional[CellPath] = self.__dict__.get("_fast_path")
+        is_current = path is not None and path.is_current(self._parameters)
+        if path is not None and is_current:
+            result = path.run(input, hx)
+            if result is not None:
+                return result
+        result = self._checked(input, hx)
+        weights = self._weights()
+        ours = type(input) is Tensor and _can_run(input, weights)
+        if not is_current and ours and not any(weight.is_inference() for weight in weights):
+            sizes = self.input_size, self.hidden_size
+            self.__dict__["_fast_path"] = CellPath(self._names, weights, self.mode, *sizes)
+        return result
+
+    def _checked(self, input: Tensor, hx: Any) -> Any:
+        """As :meth:`forward`, for any input."""
         weights = self._weights()
         lstm = self.mode == "LSTM"
         is_tensor = isinstance(input, Tensor) and input.dim() in (1, 2)
