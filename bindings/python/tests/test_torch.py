@@ -94,6 +94,39 @@ def test_cells_in_a_loop(kind: type, bias: bool) -> None:
                 same(mine, theirs)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_steps_of_cells_after_the_first(kind: type) -> None:
+    layer = kind(8, 16)
+    ours = ct.optimize(copy.deepcopy(layer))
+
+    def states(make: Any, *shape: int) -> Any:
+        return (make(*shape), make(*shape)) if kind is nn.LSTMCell else make(*shape)
+
+    def equal(*arguments: Any) -> None:
+        same(ours(*arguments), layer(*arguments))
+
+    with torch.no_grad():
+        equal(torch.randn(3, 8))
+        path = ours.__dict__["_fast_path"]
+        for shape in ((3,), (1,), ()):
+            equal(torch.randn(*shape, 8))
+            equal(torch.randn(*shape, 8), states(torch.randn, *shape, 16))
+        # Not as they are in memory.
+        transposed = lambda rows, columns: torch.randn(columns, rows).t()  # noqa: E731
+        equal(transposed(3, 8), states(torch.randn, 3, 16))
+        equal(torch.randn(3, 8), states(transposed, 3, 16))
+        assert ours.__dict__["_fast_path"] is path
+        for wrong in ((torch.randn(3, 7),), (torch.randn(3, 8), states(torch.randn, 2, 16))):
+            with pytest.raises(RuntimeError):
+                ours(*wrong)
+        layer.weight_hh.mul_(0.5)
+        ours.weight_hh.mul_(0.5)
+        equal(torch.randn(3, 8), states(torch.randn, 3, 16))
+        assert ours.__dict__["_fast_path"] is not path
+    results = ours(torch.randn(3, 8))
+    assert (results[0] if kind is nn.LSTMCell else results).requires_grad
+
+
 class Tagger(nn.Module):
     def __init__(self) -> None:
         super().__init__()
