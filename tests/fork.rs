@@ -7,7 +7,7 @@ mod fork;
 
 use std::sync::mpsc;
 
-use cellstream::execute::team::{SharedTeam, Team, TeamPanicked};
+use cellstream::execute::team::{HostThreads, SharedTeam, Team, TeamPanicked};
 use cellstream::execute::{PackedModel, RunError, Session};
 use cellstream::model::{Input, Lstm, Model, Output};
 use cellstream::plan::Plan;
@@ -83,4 +83,42 @@ fn a_child_does_not_wait_for_a_turn_that_nobody_ends() {
         assert!(child);
     });
     assert!(run(session.as_mut().unwrap()).is_ok());
+}
+
+/// The threads of a host, which a child does not have.
+struct OfTheParent;
+
+impl HostThreads for OfTheParent {
+    fn call(&self, count: usize, task: &(dyn Fn() + Sync)) {
+        std::thread::scope(|scope| {
+            for _ in 1..count {
+                scope.spawn(task);
+            }
+            task();
+        });
+    }
+}
+
+#[test]
+fn a_child_goes_on_with_a_team_that_has_no_threads() {
+    let plan = Plan::with_threads(&model(), 1, STEPS, 2);
+    let mut team = Team::for_host(2).unwrap();
+    let packed = PackedModel::new(&model(), &plan, &mut team).unwrap();
+    let mut session = Session::with_team(packed, team).unwrap();
+    let input = [0.5; STEPS * 3];
+    let mut expected = vec![0.0; STEPS * 20];
+    let input = Input::new(&input, STEPS, 1);
+    reference::run(&model(), &input, &mut Output::new(&mut expected)).unwrap();
+    let mut found = vec![0.0; STEPS * 20];
+    let ran = session.run_on_host(&input, &mut Output::new(&mut found), &OfTheParent);
+    assert_eq!((ran, &found), (Ok(()), &expected));
+    assert!(returns_in_child(|| {
+        assert_eq!(run(&mut session), Ok(expected.clone()));
+        // A child of the child.
+        assert!(returns_in_child(|| assert_eq!(
+            run(&mut session),
+            Ok(expected.clone())
+        )));
+    }));
+    assert_eq!(run(&mut session), Ok(expected));
 }

@@ -236,7 +236,8 @@ impl Team {
 
     /// A team of `threads` workers without threads of its own. Its regions run on those that a host
     /// lends ([`run_on_host`](Self::run_on_host)), without one on the calling thread alone. It pins
-    /// nobody. Jobs for a [`Worker`] each are refused: fewer threads than workers may come.
+    /// nobody. Jobs for a [`Worker`] each are refused: fewer threads than workers may come. It goes
+    /// on in a child made by `fork`, whose host may lack its threads: without a host it needs none.
     ///
     /// # Errors
     /// No worker, or too many.
@@ -417,7 +418,8 @@ impl Team {
 
     /// Checks the number of workers of a region.
     fn count(&self, workers: usize) -> Result<u32, TeamPanicked> {
-        if self.made_in.is_forked() {
+        // A hosted team has no threads that could be missing.
+        if self.made_in.is_forked() && !self.is_hosted() {
             return Err(TeamPanicked::Forked);
         }
         let threads = self.threads();
