@@ -115,16 +115,21 @@ impl Plan {
         cores: usize,
     ) -> Option<Plan> {
         let (batch, steps) = (batch.max(1), steps.max(1));
-        let is_near = |one: usize, other: usize| one < 2 * other && other < 2 * one;
-        let entries = earlier.map_or(&[][..], |plan| &plan.entries);
-        let mut near = entries
-            .iter()
-            .filter(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps));
-        if near.next().is_some() || entries.len() >= MAX_ENTRIES {
+        if earlier.is_some_and(|plan| plan.will_do(batch, steps)) {
             return None;
         }
         let mut plan = Plan::estimate(model, batch, steps, cores);
+        let entries = earlier.map_or(&[][..], |plan| &plan.entries);
         plan.entries.splice(0..0, entries.iter().cloned());
         Some(plan)
+    }
+
+    /// Whether [`grown`](Self::grown) goes on with this plan for requests of this size.
+    pub fn will_do(&self, batch: usize, steps: usize) -> bool {
+        let (batch, steps) = (batch.max(1), steps.max(1));
+        let is_near = |one: usize, other: usize| one < 2 * other && other < 2 * one;
+        let mut entries = self.entries.iter();
+        self.entries.len() >= MAX_ENTRIES
+            || entries.any(|entry| is_near(entry.batch, batch) && is_near(entry.steps, steps))
     }
 }

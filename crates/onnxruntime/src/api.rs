@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
 use crate::ffi::{self, Attribute, Device, Graph, KernelContext, Logger, Node, Status};
-use crate::ffi::{SupportInfo, Table, TensorInfo, Value, ValueInfo, api, ep_api};
+use crate::ffi::{SessionOptions, SupportInfo, Table, TensorInfo, Value, ValueInfo, api, ep_api};
 
 /// An error of ONNX Runtime or of this crate, in words.
 pub type Result<T> = std::result::Result<T, String>;
@@ -16,6 +16,9 @@ pub type Result<T> = std::result::Result<T, String>;
 pub struct Api {
     api: Table,
     ep: Table,
+    /// Fused nodes of different graphs of a model (its main graph, the branches of an `If`) get the
+    /// same names, and ONNX Runtime then refuses the session: before version 1.24.4.
+    pub names_repeat: bool,
 }
 
 // SAFETY: the tables are constants of ONNX Runtime, which may be used by any thread.
@@ -106,13 +109,20 @@ impl Api {
     /// # Safety
     /// `base` is ONNX Runtime's.
     pub unsafe fn new(base: *const ffi::ApiBase) -> Option<Api> {
-        // SAFETY: the caller's promise.
-        let api = unsafe { ((*base).get_api)(ffi::VERSION) };
+        // SAFETY: the caller's promise; ONNX Runtime's texts end with a zero byte.
+        let (api, version) = unsafe {
+            let version = Api::text(((*base).get_version)());
+            (((*base).get_api)(ffi::VERSION), version)
+        };
         if api.is_null() {
             return None;
         }
         let ep = call!(api, api::GET_EP_API, fn() -> Table,);
-        (!ep.is_null()).then_some(Api { api, ep })
+        (!ep.is_null()).then_some(Api {
+            api,
+            ep,
+            names_repeat: names_repeat(&version),
+        })
     }
 
     /// An error for ONNX Runtime.
@@ -167,8 +177,8 @@ impl Api {
         Err(text)
     }
 
-    /// Logs a message of the level `INFO`.
-    pub fn log(&self, logger: *const Logger, message: &str) {
+    /// Logs a message of this level.
+    pub fn log(&self, logger: *const Logger, level: i32, message: &str) {
         let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
         let (file, function) = (c"cellstream", c"cellstream");
         let status = call!(
@@ -176,7 +186,7 @@ impl Api {
             api::LOGGER_LOG_MESSAGE,
             fn(*const Logger, i32, *const c_char, *const c_char, i32, *const c_char) -> Status,
             logger,
-            ffi::INFO,
+            level,
             message.as_ptr(),
             file.as_ptr(),
             0,
@@ -529,6 +539,44 @@ impl Api {
         Ok(bytes)
     }
 
+    /// The value of an entry of the session's configuration; `None`: it has none.
+    pub fn config_entry(
+        &self,
+        options: *const SessionOptions,
+        key: &CStr,
+    ) -> Result<Option<String>> {
+        let mut is_there = 0i32;
+        let status = call!(
+            self.api,
+            api::HAS_SESSION_CONFIG_ENTRY,
+            fn(*const SessionOptions, *const c_char, *mut i32) -> Status,
+            options,
+            key.as_ptr(),
+            &raw mut is_there
+        );
+        self.check(status)?;
+        if is_there == 0 {
+            return Ok(None);
+        }
+        let read = |room: *mut c_char, mut size: usize| {
+            let status = call!(
+                self.api,
+                api::GET_SESSION_CONFIG_ENTRY,
+                fn(*const SessionOptions, *const c_char, *mut c_char, *mut usize) -> Status,
+                options,
+                key.as_ptr(),
+                room,
+                &raw mut size
+            );
+            self.check(status).map(|()| size)
+        };
+        // Without room it tells the size, the zero byte at the end included.
+        let mut value = vec![0u8; read(ptr::null_mut(), 0)?];
+        read(value.as_mut_ptr().cast(), value.len())?;
+        let value = CStr::from_bytes_until_nul(&value).unwrap_or_default();
+        Ok(Some(value.to_string_lossy().into_owned()))
+    }
+
     pub fn is_cpu(&self, device: *const Device) -> bool {
         let kind = call!(
             self.api,
@@ -565,11 +613,12 @@ impl Api {
         self.check(status).map(|()| made)
     }
 
-    /// Claims a node. Its constants are not inputs of the kernel.
+    /// Claims a node. Its constants are inputs of the kernel, too: those of the file may be
+    /// replaced by the session's options (`AddInitializer`), which no other function tells.
     pub fn claim(&self, info: *mut SupportInfo, node: *const Node) -> Result<()> {
         let options = ffi::FusionOptions {
             version: ffi::VERSION,
-            drop_constant_initializers: true,
+            drop_constant_initializers: false,
         };
         let status = call!(
             self.ep,
@@ -581,5 +630,34 @@ impl Api {
             &raw const options
         );
         self.check(status)
+    }
+}
+
+/// See [`Api::names_repeat`].
+fn names_repeat(version: &str) -> bool {
+    let mut parts = version.split(['.', '-', '+']).map(str::parse::<u32>);
+    let mut next = || parts.next().and_then(std::result::Result::ok).unwrap_or(0);
+    let version = (next(), next(), next());
+    version < (1, 24, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_in_which_names_repeat() {
+        for (version, repeats) in [
+            ("1.24.0", true),
+            ("1.24.3", true),
+            ("1.24.3-dev", true),
+            ("1.24", true),
+            ("1.24.4", false),
+            ("1.25.0", false),
+            ("1.32.0", false),
+            ("2.0.0", false),
+        ] {
+            assert_eq!(names_repeat(version), repeats, "{version}");
+        }
     }
 }

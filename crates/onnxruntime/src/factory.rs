@@ -2,17 +2,23 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::api::Api;
 use crate::ffi::{self, ApiBase, Device, Ep, EpDevice, Factory, Logger, SessionOptions, Status};
 use crate::guard::guarded;
 use crate::provider::{NAME, Provider};
 
+/// The session is to write a model of compiled nodes.
+const EP_CONTEXT: &std::ffi::CStr = c"ep.context_enable";
+
 /// An `OrtEpFactory`. ONNX Runtime sees its first field.
 #[repr(C)]
 struct ProviderFactory {
     factory: Factory,
     api: Api,
+    /// The registration has ended. Options that were made before still have this factory.
+    is_released: AtomicBool,
 }
 
 /// Makes the factory. ONNX Runtime calls it when the library is registered.
@@ -59,6 +65,7 @@ pub unsafe extern "C" fn CreateEpFactories(
                 absent: [ptr::null(); 16],
             },
             api,
+            is_released: AtomicBool::new(false),
         };
         // SAFETY: ONNX Runtime passes places for `max` factories and their number.
         unsafe {
@@ -70,13 +77,17 @@ pub unsafe extern "C" fn CreateEpFactories(
 }
 
 /// Ends the use of a factory. It stays in memory, with the library: a session that outlives the
-/// registration still releases its provider by it.
+/// registration still releases its provider by it, and options that do get an error from it.
 ///
 /// # Safety
 /// For ONNX Runtime only.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the name is ONNX Runtime's")]
-pub unsafe extern "C" fn ReleaseEpFactory(_factory: *mut Factory) -> Status {
+pub unsafe extern "C" fn ReleaseEpFactory(factory: *mut Factory) -> Status {
+    // SAFETY: ONNX Runtime passes null or a factory of `CreateEpFactories`, which is never freed.
+    if let Some(factory) = unsafe { factory.cast::<ProviderFactory>().as_ref() } {
+        factory.is_released.store(true, Ordering::Relaxed);
+    }
     ptr::null_mut()
 }
 
@@ -136,13 +147,29 @@ unsafe extern "C" fn create_ep(
     _devices: *const *const Device,
     _metadata: *const *const c_void,
     _count: usize,
-    _options: *const SessionOptions,
+    options: *const SessionOptions,
     logger: *const Logger,
     ep: *mut *mut Ep,
 ) -> Status {
     // SAFETY: a factory of `CreateEpFactories`.
-    let api = unsafe { (*this.cast::<ProviderFactory>()).api };
+    let factory = unsafe { &*this.cast::<ProviderFactory>() };
+    let api = factory.api;
     guarded(&api, || {
+        if factory.is_released.load(Ordering::Relaxed) {
+            // ONNX Runtime would go on with the devices of these options, which it has freed.
+            return Err(
+                "the options are older than the end of the provider's registration; \
+                        register it again and make new options"
+                    .into(),
+            );
+        }
+        if api.config_entry(options, EP_CONTEXT)?.as_deref() == Some("1") {
+            return Err(
+                "cellstream writes no EPContext models; leave out ep.context_enable, or \
+                        compile the model without CellstreamExecutionProvider"
+                    .into(),
+            );
+        }
         let made = Provider::make(api, logger);
         // SAFETY: a place for the provider.
         unsafe { *ep = made };

@@ -49,6 +49,8 @@ pub mod api {
     pub const KERNEL_CONTEXT_GET_OUTPUT: usize = 91;
     pub const RELEASE_STATUS: usize = 93;
     pub const RELEASE_TENSOR_TYPE_AND_SHAPE_INFO: usize = 99;
+    pub const HAS_SESSION_CONFIG_ENTRY: usize = 237;
+    pub const GET_SESSION_CONFIG_ENTRY: usize = 238;
     pub const LOGGER_LOG_MESSAGE: usize = 247;
     pub const READ_OP_ATTR: usize = 272;
     pub const KERNEL_CONTEXT_PARALLEL_FOR: usize = 274;
@@ -84,8 +86,9 @@ pub const CPU: i32 = 0;
 /// `OrtErrorCode`.
 pub const FAIL: i32 = 1;
 
-/// `ORT_LOGGING_LEVEL_INFO`.
+/// `OrtLoggingLevel`.
 pub const INFO: i32 = 1;
+pub const WARNING: i32 = 2;
 
 /// `ONNXTensorElementDataType`: the same numbers as in files.
 pub const FLOAT: i32 = 1;

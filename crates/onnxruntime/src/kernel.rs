@@ -1,16 +1,17 @@
 //! The kernel of a claimed node: sessions of its model, on the threads of ONNX Runtime.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellstream::execute::team::Team;
+use cellstream::execute::team::{ProcessMark, Team};
 use cellstream::execute::{PackedModel, Session};
 use cellstream::machine::Topology;
-use cellstream::model::{Input, Layout, Output, Signature};
+use cellstream::model::{Input, Layout, Model, Output, Signature};
 use cellstream::plan::Plan;
 
 use crate::api::{Api, Result, Tensor};
 use crate::ffi::KernelContext;
-use crate::node::{Given, RecurrentNode, lengths};
+use crate::node::{RecurrentNode, lengths};
 use crate::pool::Pool;
 
 /// See the [module](self).
@@ -21,8 +22,12 @@ pub struct Kernel {
     /// The most threads of a plan. Those of them that the pool has do the parts of the others.
     cores: usize,
     at: Places,
-    /// Of the packed weights that are in use; new runs take sessions of the newest.
+    /// Of the packed weights that are in use; new runs take sessions of the newest. Locked for
+    /// moments only, so that a fork finds it open.
     packed: Mutex<Option<Packed>>,
+    /// Held while weights are packed.
+    packing: Mutex<()>,
+    made_in: ProcessMark,
 }
 
 /// Indices of inputs and outputs of the kernel.
@@ -31,6 +36,7 @@ struct Places {
     lengths: Option<usize>,
     initial_h: Option<usize>,
     initial_c: Option<usize>,
+    weights: Vec<(&'static str, usize)>,
     outputs: [Option<usize>; 3],
 }
 
@@ -38,6 +44,21 @@ struct Places {
 struct Packed {
     model: Arc<PackedModel>,
     idle: Vec<Scratch>,
+}
+
+/// What a run takes of [`Packed`].
+struct Ready {
+    model: Arc<PackedModel>,
+    idle: Option<Scratch>,
+}
+
+impl Ready {
+    fn scratch(self) -> Result<Scratch> {
+        match self.idle {
+            Some(scratch) => Ok(scratch),
+            None => Scratch::new(self.model),
+        }
+    }
 }
 
 /// What a run needs for itself.
@@ -50,24 +71,23 @@ struct Scratch {
 }
 
 impl Kernel {
-    /// The kernel of a node whose fused node has these inputs and outputs.
+    /// The kernel of a node whose fused node has these inputs and outputs. `signature` is that of
+    /// the weights of the file.
     ///
     /// # Errors
     /// A value of the node that the fused node does not have.
     pub fn new(
         api: Api,
         node: RecurrentNode,
+        signature: Signature,
         inputs: &[String],
         outputs: &[String],
     ) -> Result<Kernel> {
-        let find = |names: &[String], name: &str| {
-            let found = names.iter().position(|found| found == name);
+        let find = |name: &str| {
+            let found = inputs.iter().position(|found| found == name);
             found.ok_or_else(|| format!("the fused node has no value {name:?}"))
         };
-        let input = |given: &Option<Given>| match given {
-            Some(Given::Value(name)) => find(inputs, name).map(Some),
-            _ => Ok(None),
-        };
+        let input = |input: &str| node.input(input).map(find).transpose();
         // Outputs that nobody reads are no outputs of the fused node.
         let output = |name: &Option<String>| {
             name.as_ref()
@@ -76,16 +96,21 @@ impl Kernel {
         Ok(Kernel {
             api,
             at: Places {
-                x: find(inputs, &node.x)?,
-                lengths: input(&node.lengths)?,
-                initial_h: input(&node.initial_h)?,
-                initial_c: input(&node.initial_c)?,
+                x: input("X")?.ok_or("it has no X")?,
+                lengths: input("sequence_lens")?,
+                initial_h: input("initial_h")?,
+                initial_c: input("initial_c")?,
+                weights: { node.weights() }
+                    .map(|(input, name)| Ok((input, find(name)?)))
+                    .collect::<Result<_>>()?,
                 outputs: std::array::from_fn(|at| output(&node.outputs[at])),
             },
-            signature: node.model.signature(),
+            signature,
             cores: Topology::detect().team_size(),
             node,
             packed: Mutex::new(None),
+            packing: Mutex::new(()),
+            made_in: ProcessMark::new(),
         })
     }
 
@@ -122,8 +147,8 @@ impl Kernel {
         let directions = node.directions;
         let hidden = self.signature.output / directions;
         let lengths = self.lengths(context, steps, batch)?;
-        let h0 = self.initial(context, &node.initial_h, self.at.initial_h, batch)?;
-        let c0 = self.initial(context, &node.initial_c, self.at.initial_c, batch)?;
+        let h0 = self.initial(context, self.at.initial_h, batch)?;
+        let c0 = self.initial(context, self.at.initial_c, batch)?;
         let y_shape = match node.is_batch_major {
             true => [batch, steps, directions, hidden],
             false => [steps, directions, batch, hidden],
@@ -141,8 +166,7 @@ impl Kernel {
         let hn = output(1, &state_shape)?;
         let cn = output(2, &state_shape)?;
 
-        let pool = Pool { api: *api, context };
-        let mut scratch = self.scratch(batch, steps)?;
+        let mut scratch = self.scratch(context, batch, steps)?;
         let Scratch {
             session,
             y: swapped_y,
@@ -164,9 +188,12 @@ impl Kernel {
             hn: target(&mut hn, swaps_state.then_some(&mut *swapped_h)),
             cn: target(&mut cn, swaps_state.then_some(&mut *swapped_c)),
         };
-        session
-            .run_on_host(&input, &mut results, &pool)
-            .map_err(|why| why.to_string())?;
+        let ran = match self.made_in.is_forked() {
+            // The threads of the pool are in the parent.
+            true => session.run(&input, &mut results),
+            false => session.run_on_host(&input, &mut results, &Pool { api: *api, context }),
+        };
+        ran.map_err(|why| why.to_string())?;
         if swaps_y && let Some(y) = y {
             let step = (batch * directions * hidden).max(1);
             for (to, from) in y.chunks_mut(step).zip(swapped_y.chunks(step)) {
@@ -208,14 +235,10 @@ impl Kernel {
         steps: usize,
         batch: usize,
     ) -> Result<Option<Vec<usize>>> {
-        let found = match (&self.node.lengths, self.at.lengths) {
-            (Some(Given::Lengths(constant)), _) => constant.clone(),
-            (_, Some(at)) => match self.api.input(context, at)? {
-                Some(tensor) => lengths(tensor.ints()?)?,
-                None => return Ok(None),
-            },
-            _ => return Ok(None),
+        let Some(tensor) = self.input(context, self.at.lengths)? else {
+            return Ok(None);
         };
+        let found = lengths(tensor.ints()?)?;
         if found.len() != batch {
             return Err(format!(
                 "there are {} lengths for {batch} sequences",
@@ -232,22 +255,13 @@ impl Kernel {
     fn initial<'a>(
         &'a self,
         context: &'a KernelContext,
-        given: &'a Option<Given>,
         at: Option<usize>,
         batch: usize,
-    ) -> Result<Option<std::borrow::Cow<'a, [f32]>>> {
-        let found: Option<Tensor<'a>>;
-        let values = match (given, at) {
-            (Some(Given::Floats(constant)), _) => &constant[..],
-            (_, Some(at)) => {
-                found = self.api.input(context, at)?;
-                match &found {
-                    Some(tensor) => tensor.floats()?,
-                    None => return Ok(None),
-                }
-            }
-            _ => return Ok(None),
+    ) -> Result<Option<Cow<'a, [f32]>>> {
+        let Some(tensor) = self.input(context, at)? else {
+            return Ok(None);
         };
+        let values = tensor.floats()?;
         let directions = self.node.directions;
         let size = self.signature.output / directions;
         if values.len() != batch * directions * size {
@@ -268,37 +282,81 @@ impl Kernel {
         ))
     }
 
+    /// An input of the kernel; `None`: it is absent.
+    fn input<'a>(
+        &self,
+        context: &'a KernelContext,
+        at: Option<usize>,
+    ) -> Result<Option<Tensor<'a>>> {
+        at.map_or(Ok(None), |at| self.api.input(context, at))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Packed>> {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session for this run, with room for it.
-    fn scratch(&self, batch: usize, steps: usize) -> Result<Scratch> {
-        let (idle, model) = {
-            let mut kept = self.lock();
-            let earlier = kept.as_ref().map(|packed| packed.model.plan());
-            if let Some(plan) = Plan::grown(earlier, &self.node.model, batch, steps, self.cores) {
-                *kept = Some(self.pack(&plan)?);
-            }
-            let packed = kept.as_mut().ok_or("no weights are packed")?;
-            (packed.idle.pop(), Arc::clone(&packed.model))
-        };
-        let mut scratch = match idle {
-            Some(scratch) => scratch,
-            None => Scratch::new(model)?,
+    fn scratch(&self, context: &KernelContext, batch: usize, steps: usize) -> Result<Scratch> {
+        let mut scratch = match self.ready(batch, steps) {
+            Some(ready) => ready.scratch()?,
+            None => self.pack(context, batch, steps)?.scratch()?,
         };
         let room = scratch.session.reserve(batch, steps);
         room.map_err(|why| why.to_string())?;
         Ok(scratch)
     }
 
-    fn pack(&self, plan: &Plan) -> Result<Packed> {
+    /// What is packed, if it is for inputs of this size.
+    fn ready(&self, batch: usize, steps: usize) -> Option<Ready> {
+        let mut kept = self.lock();
+        let packed = kept.as_mut()?;
+        { packed.model.plan() }
+            .will_do(batch, steps)
+            .then(|| Ready {
+                idle: packed.idle.pop(),
+                model: Arc::clone(&packed.model),
+            })
+    }
+
+    /// Packs the weights, unless another run has done it meanwhile.
+    fn pack(&self, context: &KernelContext, batch: usize, steps: usize) -> Result<Ready> {
+        // In a child its holder may be a thread of the parent.
+        let _one_at_a_time = (!self.made_in.is_forked())
+            .then(|| self.packing.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(ready) = self.ready(batch, steps) {
+            return Ok(ready);
+        }
+        let model = self.model(context)?;
+        let earlier = self.lock().as_ref().map(|packed| Arc::clone(&packed.model));
+        let earlier = earlier.as_ref().map(|packed| packed.plan());
+        let Some(plan) = Plan::grown(earlier, &model, batch, steps, self.cores) else {
+            return self
+                .ready(batch, steps)
+                .ok_or_else(|| "no weights are packed".into());
+        };
         let mut team = Team::for_host(plan.threads()).map_err(|why| why.to_string())?;
-        let model = PackedModel::new(&self.node.model, plan, &mut team);
-        Ok(Packed {
-            model: model.map_err(|why| why.to_string())?,
+        let model = PackedModel::new(&model, &plan, &mut team).map_err(|why| why.to_string())?;
+        *self.lock() = Some(Packed {
+            model: Arc::clone(&model),
             idle: Vec::new(),
-        })
+        });
+        Ok(Ready { idle: None, model })
+    }
+
+    /// The model with the weights of the session: those of the file, or those that its options give
+    /// in their place.
+    fn model(&self, context: &KernelContext) -> Result<Model> {
+        let weights = self.at.weights.iter().map(|&(input, at)| {
+            let tensor = self.api.input(context, at)?;
+            Ok((input, tensor.ok_or_else(|| format!("{input} is missing"))?))
+        });
+        let model = self.node.model(&weights.collect::<Result<Vec<_>>>()?)?;
+        match model.signature() == self.signature {
+            true => Ok(model),
+            false => {
+                Err("the weights that the options give have other shapes than in the file".into())
+            }
+        }
     }
 
     /// Keeps the session for other runs, unless the weights have been packed anew.

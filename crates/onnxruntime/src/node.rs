@@ -30,29 +30,16 @@ fn is_read(name: &str) -> bool {
     matches!(name, "X" | "sequence_lens" | "initial_h" | "initial_c")
 }
 
-/// The value of an input or output of the node.
-#[derive(Clone, Debug)]
-pub enum Given {
-    /// The name of the value in the graph.
-    Value(String),
-    /// A constant, which the kernel does not get.
-    Floats(Vec<f32>),
-    /// Lengths that are a constant.
-    Lengths(Vec<usize>),
-}
-
 /// See the [module](self).
 pub struct RecurrentNode {
     pub name: String,
     pub operator: String,
-    pub model: Model,
     pub directions: usize,
     /// The batch is the first axis.
     pub is_batch_major: bool,
-    pub x: String,
-    pub lengths: Option<Given>,
-    pub initial_h: Option<Given>,
-    pub initial_c: Option<Given>,
+    attributes: Vec<(String, AttributeValue)>,
+    /// The names of the values at the first of [`INPUTS`]; empty where an optional one is absent.
+    inputs: Vec<String>,
     /// The names of the outputs Y, Y_h and Y_c; `None`: nobody reads it.
     pub outputs: [Option<String>; 3],
 }
@@ -74,44 +61,10 @@ impl RecurrentNode {
     pub fn read(api: &Api, node: *const Node) -> Result<RecurrentNode> {
         let (name, operator) = (api.node_name(node)?, api.operator(node)?);
         let mut attributes = api.attributes(node)?;
-        let inputs = api.inputs(node)?;
-        let mut slots: Vec<String> = Vec::new();
-        let mut initializers = Vec::new();
-        let mut read: [Option<Given>; 4] = Default::default();
-        for (slot, &value) in inputs.iter().enumerate() {
-            let input = INPUTS
-                .get(slot)
-                .ok_or_else(|| format!("it has {} inputs", inputs.len()))?;
-            let value_name = api.value_name(value)?;
-            slots.push(if value_name.is_empty() {
-                String::new()
-            } else {
-                (*input).into()
-            });
-            if value_name.is_empty() {
-                continue;
-            }
-            let constant = api.constant(value)?;
-            match (is_read(input), constant) {
-                (true, constant) => {
-                    let at = ["X", "sequence_lens", "initial_h", "initial_c"].iter();
-                    let at = at.clone().position(|name| name == input).unwrap_or(0);
-                    read[at] = Some(match constant {
-                        None => Given::Value(value_name),
-                        Some(tensor) if *input == "sequence_lens" => {
-                            Given::Lengths(lengths(tensor.ints()?)?)
-                        }
-                        Some(tensor) => Given::Floats(tensor.floats()?.to_vec()),
-                    });
-                }
-                (false, Some(tensor)) => initializers.push(initializer(input, &tensor)?),
-                (false, None) => return Err(format!("{input} is no constant")),
-            }
+        let inputs = places(api, &api.inputs(node)?)?;
+        if inputs.len() > INPUTS.len() {
+            return Err(format!("it has {} inputs", inputs.len()));
         }
-        let [x, lengths, initial_h, initial_c] = read;
-        let Some(Given::Value(x)) = x else {
-            return Err("X is a constant".into());
-        };
         let outputs = api.outputs(node)?;
         let output = |at: usize| -> Result<Option<String>> {
             let Some(&value) = outputs.get(at) else {
@@ -140,24 +93,75 @@ impl RecurrentNode {
                 names.truncate(directions);
             }
         }
-        let file = file(&operator, &attributes, slots, initializers);
-        let model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
         Ok(RecurrentNode {
             name,
-            model,
+            operator,
             directions,
             is_batch_major,
-            operator,
-            x,
-            lengths,
-            initial_h,
-            initial_c,
+            attributes,
+            inputs,
             outputs,
         })
     }
+
+    /// The name of the value at this one of [`INPUTS`]; `None`: it is absent.
+    pub fn input(&self, input: &str) -> Option<&str> {
+        self.given()
+            .find(|(found, _)| *found == input)
+            .map(|(_, value)| value)
+    }
+
+    /// The inputs that are weights, and the names of their values.
+    pub fn weights(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.given().filter(|(input, _)| !is_read(input))
+    }
+
+    /// All inputs that are not absent, and the names of their values.
+    fn given(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = INPUTS
+            .into_iter()
+            .zip(self.inputs.iter().map(String::as_str));
+        all.filter(|(_, value)| !value.is_empty())
+    }
+
+    /// Its model with the weights of the file.
+    ///
+    /// # Errors
+    /// As [`RecurrentNode::model`], and weights that are no constants.
+    pub fn constant_model(&self, api: &Api, node: *const Node) -> Result<Model> {
+        let values = api.inputs(node)?;
+        let mut weights = Vec::new();
+        for (&input, value) in INPUTS.iter().zip(values) {
+            if is_read(input) || self.input(input).is_none() {
+                continue;
+            }
+            let constant = api.constant(value)?;
+            weights.push((
+                input,
+                constant.ok_or_else(|| format!("{input} is no constant"))?,
+            ));
+        }
+        self.model(&weights)
+    }
+
+    /// Its model with these weights.
+    ///
+    /// # Errors
+    /// Why it is left to ONNX Runtime.
+    pub fn model(&self, weights: &[(&'static str, Tensor<'_>)]) -> Result<Model> {
+        let weights = weights
+            .iter()
+            .map(|(input, tensor)| initializer(input, tensor));
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        let slots = INPUTS.iter().zip(&self.inputs);
+        let slots = slots.map(|(&input, value)| if value.is_empty() { "" } else { input });
+        let slots = slots.map(str::to_owned).collect();
+        let file = file(&self.operator, &self.attributes, slots, weights);
+        Model::from_onnx(&file).map_err(|why| why.to_string())
+    }
 }
 
-/// The places of values among the inputs or outputs of the fused node.
+/// The names of values; empty for one that is absent.
 pub fn places(api: &Api, values: &[*const ValueInfo]) -> Result<Vec<String>> {
     values.iter().map(|&value| api.value_name(value)).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::api::{Api, Result};
 use crate::claim::slower;
@@ -14,12 +15,18 @@ use crate::node::{RecurrentNode, is_recurrent, places};
 /// The name of the provider.
 pub const NAME: &std::ffi::CStr = c"CellstreamExecutionProvider";
 
+/// Why nodes of a second graph of a session are left.
+const ONE_GRAPH: &str = "before version 1.24.4 it supports claimed nodes in one graph of a model only \
+                         (the main graph, or one branch of an If); update ONNX Runtime";
+
 /// An `OrtEp`. ONNX Runtime sees its first field.
 #[repr(C)]
 pub struct Provider {
     ep: Ep,
     api: Api,
     logger: *const Logger,
+    /// Nodes of a graph of this session have been claimed.
+    has_claimed: AtomicBool,
 }
 
 /// An `OrtNodeComputeInfo`. ONNX Runtime sees its first field.
@@ -44,6 +51,7 @@ impl Provider {
             },
             api,
             logger,
+            has_claimed: AtomicBool::new(false),
         };
         Box::into_raw(Box::new(provider)).cast()
     }
@@ -58,6 +66,8 @@ impl Provider {
     /// Claims the recurrent nodes of a graph that are supported and gain.
     fn claim(&self, graph: *const Graph, info: *mut SupportInfo) -> Result<()> {
         let api = &self.api;
+        // Relaxed: ONNX Runtime prepares a session on one thread.
+        let is_second = self.has_claimed.load(Ordering::Relaxed);
         for node in api.nodes(graph)? {
             let (operator, domain) = (api.operator(node)?, api.domain(node)?);
             if !is_recurrent(&operator, &domain) {
@@ -65,19 +75,21 @@ impl Provider {
             }
             let name = api.node_name(node)?;
             let claimed = RecurrentNode::read(api, node)
-                .and_then(|node| slower(&node.model).map_or(Ok(()), Err));
-            match claimed {
+                .and_then(|read| read.constant_model(api, node))
+                .and_then(|model| slower(&model).map_or(Ok(()), Err));
+            let left =
+                |why: &str| format!("node {name:?} ({operator}) is left to ONNX Runtime: {why}");
+            let (level, message) = match claimed {
+                Ok(()) if is_second && api.names_repeat => (ffi::WARNING, left(ONE_GRAPH)),
                 Ok(()) => {
                     api.claim(info, node)?;
+                    self.has_claimed.store(true, Ordering::Relaxed);
                     let message = format!("cellstream computes node {name:?} ({operator})");
-                    api.log(self.logger, &message);
+                    (ffi::INFO, message)
                 }
-                Err(why) => {
-                    let message =
-                        format!("node {name:?} ({operator}) is left to ONNX Runtime: {why}");
-                    api.log(self.logger, &message);
-                }
-            }
+                Err(why) => (ffi::INFO, left(&why)),
+            };
+            api.log(self.logger, level, &message);
         }
         Ok(())
     }
@@ -88,10 +100,11 @@ impl Provider {
         let &[node] = &nodes[..] else {
             return Err(format!("a graph of {} nodes instead of one", nodes.len()));
         };
-        let node = RecurrentNode::read(api, node)?;
+        let read = RecurrentNode::read(api, node)?;
+        let signature = read.constant_model(api, node)?.signature();
         let inputs = places(api, &api.inputs(fused)?)?;
         let outputs = places(api, &api.outputs(fused)?)?;
-        Kernel::new(*api, node, &inputs, &outputs)
+        Kernel::new(*api, read, signature, &inputs, &outputs)
     }
 }
 
