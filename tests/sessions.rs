@@ -294,6 +294,70 @@ fn any_output_may_be_left_out() {
 }
 
 #[test]
+fn streams_are_joined_split_and_copied() {
+    // Layers of other sizes, so that no block has the place of another.
+    let parts = [
+        Lstm::new(3, 5).random(1).unwrap(),
+        Gru::new(5, 4).random(2).unwrap(),
+        Lstm::new(4, 6).random(3).unwrap(),
+    ];
+    let layers = parts.iter().flat_map(|part| part.layers().to_vec());
+    let model = Model::new(layers.collect()).unwrap();
+    let mut random = Random::new(7);
+    let batch = Batch::full(&mut random, &model, 3, 6);
+    let expected = Results::reference(&model, &batch);
+    let mut session = session(&model, 3, 6);
+    let row = |values: &[f32], width: usize, (stream, t): (usize, usize)| {
+        values[(t * 3 + stream) * width..][..width].to_vec()
+    };
+    // Steps of these streams at these times.
+    let mut step = |state: &mut State, rows: &[(usize, usize)]| {
+        let x: Vec<f32> = rows
+            .iter()
+            .flat_map(|&at| row(&batch.values, 3, at))
+            .collect();
+        let right: Vec<f32> = { rows.iter() }
+            .flat_map(|&at| row(&expected.values, 6, at))
+            .collect();
+        let mut y = vec![0.0; rows.len() * 6];
+        session.step(&x, state, &mut y).unwrap();
+        assert_eq!(y, right, "{rows:?}");
+        session.packed().clone()
+    };
+    let signature = model.signature();
+    let mut first = State::zero(signature, 1);
+    let mut others = State::zero(signature, 2);
+    step(&mut first, &[(0, 0)]);
+    let packed = step(&mut others, &[(1, 0), (2, 0)]);
+    // Stream 0 comes between the others, a step later than they.
+    step(&mut others, &[(1, 1), (2, 1)]);
+    let mut joined = packed
+        .state_of(&[(&others, 0), (&first, 0), (&others, 1), (&first, 0)])
+        .unwrap();
+    assert_eq!(joined.batch(), 4);
+    step(&mut joined, &[(1, 2), (0, 1), (2, 2), (0, 1)]);
+    let mut left = packed.state_of(&[(&joined, 2), (&joined, 3)]).unwrap();
+    step(&mut left, &[(2, 3), (0, 2)]);
+    let none = packed.state_of(&[]).unwrap();
+    assert_eq!((none.batch(), none.h.len()), (0, 0));
+    let refused = packed.state_of(&[(&left, 2)]).unwrap_err();
+    assert_eq!(
+        refused,
+        InputError::Stream {
+            stream: 2,
+            batch: 2
+        }
+    );
+    left.c.pop();
+    let refused = packed.state_of(&[(&left, 0)]).unwrap_err();
+    assert!(matches!(refused, InputError::Values { name: "states", .. }));
+    let refused = State::try_zero(signature, usize::MAX / 2);
+    assert_eq!(refused, Err(InputError::TooLarge));
+    let refused = State::try_zero(signature, 1 << 44);
+    assert_eq!(refused, Err(InputError::TooLarge));
+}
+
+#[test]
 fn a_reverse_direction_cannot_be_streamed() {
     let model = Gru::new(3, 20)
         .bidirectional(Merge::Concat)

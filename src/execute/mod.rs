@@ -22,6 +22,7 @@ mod products;
 mod resident;
 mod run;
 mod session;
+mod state;
 mod steps;
 pub mod team;
 mod trace;
@@ -37,7 +38,8 @@ pub use resident::{
     ResultOf, ResultRow,
 };
 pub use session::{RunError, Session, SessionError};
-pub use steps::{State, Steps};
+pub use state::State;
+pub use steps::Steps;
 pub use tree::{TreeRows, TreeStep};
 
 pub use trace::{Activity, LayerTrace, Spent, Trace, WorkerTrace};

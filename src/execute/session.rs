@@ -6,7 +6,8 @@ use super::active::Active;
 use super::buffers::Buffers;
 use super::packed::{PackError, PackedModel};
 use super::run::{CallerState, Members, Run};
-use super::steps::{State, Steps};
+use super::state::{State, StateBlock, state_blocks};
+use super::steps::Steps;
 use super::team::{HostThreads, Share, SharedTeam, Team, TeamError, TeamPanicked};
 use super::trace::{Off, Probe, Tables, Trace};
 use super::walk;
@@ -446,6 +447,14 @@ impl Session {
         )
     }
 
+    /// As [`PackedModel::state_of`].
+    ///
+    /// # Errors
+    /// As [`PackedModel::state_of`].
+    pub fn state_of(&self, streams: &[(&State, usize)]) -> Result<State, InputError> {
+        self.model.state_of(streams)
+    }
+
     /// The states of a stream, in the order of [`Session::step_rows`].
     pub(crate) fn state_blocks(&self) -> impl Iterator<Item = StateBlock> {
         state_blocks(&self.model)
@@ -619,41 +628,6 @@ impl Session {
         }
         Ok(threads)
     }
-}
-
-/// One state of a stream: a part of [`State::h`] or of [`State::c`].
-pub(crate) struct StateBlock {
-    /// Whether it is a part of [`State::c`].
-    pub is_cell_state: bool,
-    /// Values of a stream before it.
-    pub before: usize,
-    /// Values of a stream.
-    pub size: usize,
-}
-
-fn state_blocks(model: &PackedModel) -> impl Iterator<Item = StateBlock> {
-    let (mut before_h, mut before_c) = (0, 0);
-    let directions = model.configurations[0].directions();
-    directions.flat_map(move |direction| {
-        let mut block = |is_cell_state: bool, size: usize| {
-            let before = if is_cell_state {
-                &mut before_c
-            } else {
-                &mut before_h
-            };
-            let block = StateBlock {
-                is_cell_state,
-                before: *before,
-                size,
-            };
-            *before += size;
-            block
-        };
-        let hidden = block(false, direction.state);
-        let is_lstm = direction.step.has_cell_state;
-        let cell = is_lstm.then(|| block(true, direction.hidden));
-        [Some(hidden), cell].into_iter().flatten()
-    })
 }
 
 /// Takes the first block of `[batch, size]`.

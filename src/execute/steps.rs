@@ -1,36 +1,6 @@
-//! Steps of streams, and the states that their caller keeps between steps.
+//! Steps of streams.
 
-use crate::model::Signature;
 use cellstream_kernels::RowsRef;
-
-/// The states of a batch of streams, held by the caller between steps.
-///
-/// Blocks of `[batch, size]` per layer, as [`Input::h0`](crate::Input::h0) and
-/// [`Input::c0`](crate::Input::c0).
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    batch: usize,
-    /// Hidden state.
-    pub h: Vec<f32>,
-    /// Cell state; empty for models with no LSTM layer.
-    pub c: Vec<f32>,
-}
-
-impl State {
-    /// Zero states for `batch` streams.
-    pub fn zero(signature: Signature, batch: usize) -> State {
-        State {
-            batch,
-            h: vec![0.0; batch * signature.hidden_state],
-            c: vec![0.0; batch * signature.cell_state],
-        }
-    }
-
-    /// Number of streams.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-}
 
 /// Some steps of some streams.
 #[derive(Clone, Copy, Debug)]

@@ -302,7 +302,15 @@ pub enum InputError {
         /// Steps of the input.
         steps: usize,
     },
-    /// The product of batch, steps and features overflows.
+    /// A state has no such stream.
+    #[error("stream {stream} is not one of the {batch} streams of its state")]
+    Stream {
+        /// The stream asked for.
+        stream: usize,
+        /// Streams of the state.
+        batch: usize,
+    },
+    /// The product of batch, steps and features overflows, or is more than there is memory for.
     #[error("the product of batch, steps and features is too large for memory; use fewer")]
     TooLarge,
 }
