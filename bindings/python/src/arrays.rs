@@ -4,11 +4,12 @@ use numpy::{
     IxDyn, PyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
     PyUntypedArrayMethods,
 };
+use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::errors::Error;
+use crate::errors::{Class, Error};
 
 /// The module `numpy`, imported once.
 pub fn numpy<'py>(py: Python<'py>) -> PyResult<&'py Bound<'py, PyModule>> {
@@ -34,9 +35,13 @@ impl<'py> Floats<'py> {
         let convert = || {
             let numpy = numpy(py)?;
             let has = |name| value.hasattr(name);
-            let value = match has(intern!(py, "__dlpack__"))? && !has(intern!(py, "__array__"))? {
-                true => numpy.call_method1(intern!(py, "from_dlpack"), (value,))?,
-                false => value.clone(),
+            let value = if has(intern!(py, "detach"))? {
+                // A tensor of PyTorch, which may need a gradient, or have a type that NumPy lacks.
+                { value.call_method0(intern!(py, "detach"))? }.call_method0(intern!(py, "float"))?
+            } else if has(intern!(py, "__dlpack__"))? && !has(intern!(py, "__array__"))? {
+                numpy.call_method1(intern!(py, "from_dlpack"), (value,))?
+            } else {
+                value.clone()
             };
             let options = pyo3::types::PyDict::new(py);
             options.set_item("dtype", numpy.getattr(intern!(py, "float32"))?)?;
@@ -45,9 +50,14 @@ impl<'py> Floats<'py> {
             Ok::<_, PyErr>(array.cast_into::<PyArrayDyn<f32>>()?)
         };
         let array = convert().map_err(|why| {
-            PyErr::from(Error::input(format!(
-                "{name} is no array of numbers: {why}"
-            )))
+            let class = match why.is_instance_of::<PyMemoryError>(py) {
+                true => Class::TooLarge,
+                false => Class::Input,
+            };
+            PyErr::from(Error::new(
+                class,
+                format!("{name} is no array of numbers: {why}"),
+            ))
         })?;
         Ok(Floats(array.try_readonly().map_err(Error::input)?))
     }
@@ -93,8 +103,8 @@ impl<'py> FloatsOut<'py> {
     }
 }
 
-/// Lengths of sequences: any array or list of integers.
-pub fn lengths(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>> {
+/// Lengths of sequences, or other numbers: any array or list of integers.
+pub fn lengths(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>> {
     let Some(value) = value else {
         return Ok(None);
     };
@@ -103,11 +113,30 @@ pub fn lengths(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>>
         .call_method1(intern!(py, "asarray"), (value,))?
         .call_method0(intern!(py, "tolist"))?;
     let lengths = list.extract::<Vec<usize>>().map_err(|_| {
-        PyErr::from(Error::input(
-            "lengths must be one axis of integers, 0 or more",
-        ))
+        PyErr::from(Error::input(format!(
+            "{name} must be one axis of integers, 0 or more"
+        )))
     })?;
     Ok(Some(lengths))
+}
+
+/// Zeros for an array of this shape.
+///
+/// # Errors
+/// `TooLargeError` where there is no memory for them.
+pub fn zeros(shape: &[usize]) -> Result<Vec<f32>, Error> {
+    let len = shape
+        .iter()
+        .try_fold(1, |len: usize, &n| len.checked_mul(n));
+    let mut values = Vec::new();
+    match len {
+        Some(len) if values.try_reserve_exact(len).is_ok() => values.resize(len, 0.0),
+        _ => {
+            let why = format!("there is no memory for an array of shape {shape:?}");
+            return Err(Error::new(Class::TooLarge, why));
+        }
+    }
+    Ok(values)
 }
 
 /// An array that takes over the values.

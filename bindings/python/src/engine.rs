@@ -19,6 +19,7 @@ use crate::model::Model;
 use crate::plan::Plan;
 use crate::ticket::Ticket;
 use crate::time::deadline;
+use crate::whole::{Whole, given};
 
 /// Serves one model to many users: batches single steps of all requests that are under way.
 ///
@@ -58,6 +59,18 @@ impl Engine {
     }
 }
 
+/// States, in one axis.
+fn flat<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Floats<'py>> {
+    let floats = Floats::of(name, value)?;
+    match floats.shape() {
+        [_] => Ok(floats),
+        shape => {
+            let why = format!("{name} has the shape {shape:?}; it must have one axis");
+            Err(Error::input(why).into())
+        }
+    }
+}
+
 /// Drops the engine without the interpreter: its reply thread, which is joined, may wait for it.
 impl Drop for Engine {
     fn drop(&mut self) {
@@ -81,17 +94,19 @@ impl Drop for Engine {
 impl Engine {
     #[new]
     #[pyo3(signature = (model, *, policy="cellular", max_batch=None, workers=None, plan=None,
-        max_steps=1000, max_requests=None))]
+        max_steps=Whole(1000), max_requests=None), text_signature = "(model, *, \
+        policy='cellular', max_batch=None, workers=None, plan=None, max_steps=1000, \
+        max_requests=None)")]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         model: &Model,
         policy: &str,
-        max_batch: Option<usize>,
+        max_batch: Option<Whole<usize>>,
         workers: Option<&str>,
         plan: Option<&Plan>,
-        max_steps: usize,
-        max_requests: Option<usize>,
+        max_steps: Whole<usize>,
+        max_requests: Option<Whole<usize>>,
     ) -> PyResult<Engine> {
         let policy: PolicyKind = policy.parse().map_err(Error::input)?;
         let workers = match workers {
@@ -107,17 +122,17 @@ impl Engine {
             workers,
             ..EngineOptions::default()
         };
-        if let Some(max) = max_batch {
+        if let Some(max) = given(max_batch) {
             options.sizes = vec![BatchSizes { min: 1, max }];
         }
-        if let Some(requests) = max_requests {
+        if let Some(requests) = given(max_requests) {
             options.limits.requests = requests;
         }
         let (model, plan) = (&model.0, plan.map(|plan| plan.plan.clone()));
         let signature = model.signature();
         let start = || -> Result<(serve::Engine, Stack), Error> {
             let mut cells = Cells::new();
-            let stack = Stack::add(&mut cells, Arc::clone(model), plan, max_steps)?;
+            let stack = Stack::add(&mut cells, Arc::clone(model), plan, max_steps.0)?;
             Ok((serve::Engine::start(cells, &options)?, stack))
         };
         let (engine, stack) = py.detach(start)?;
@@ -137,16 +152,17 @@ impl Engine {
     ///     all cell states.
     /// :param outputs: the output of the last step, ``[output_size]``, or of each,
     ///     ``[steps, output_size]``.
-    /// :param priority: higher ones come first.
+    /// :param priority: from 0 to 255; higher ones come first.
     /// :param timeout: seconds after which the request ends with :class:`DeadlineError`.
-    #[pyo3(signature = (x, *, states=None, outputs="last", priority=0, timeout=None))]
+    #[pyo3(signature = (x, *, states=None, outputs="last", priority=Whole(0), timeout=None),
+        text_signature = "($self, x, *, states=None, outputs='last', priority=0, timeout=None)")]
     fn submit(
         &self,
         py: Python<'_>,
         x: &Bound<'_, PyAny>,
         states: Option<Vec<Bound<'_, PyAny>>>,
         outputs: &str,
-        priority: u8,
+        priority: Whole<u8>,
         timeout: Option<f64>,
     ) -> PyResult<Ticket> {
         let x = Floats::of("x", x)?;
@@ -172,7 +188,7 @@ impl Engine {
             Outputs::Each
         };
         let states = states.unwrap_or_default();
-        let states = { states.iter() }.map(|state| Floats::of("states", state));
+        let states = { states.iter() }.map(|state| flat("states", state));
         let states = states.collect::<PyResult<Vec<_>>>()?;
         let states = states
             .iter()
@@ -183,7 +199,7 @@ impl Engine {
         let ticket = self.with(py, |engine| {
             let initial = (!states.is_empty()).then_some(&states[..]);
             let graph = self.stack.unfold(values, initial, kind)?;
-            let mut request = Request::new(graph).priority(priority);
+            let mut request = Request::new(graph).priority(priority.0);
             if let Some(deadline) = deadline {
                 request = request.deadline(deadline);
             }
@@ -198,7 +214,7 @@ impl Engine {
     /// :param states: those of :meth:`Stream.state` of another; zero by default.
     #[pyo3(signature = (states=None))]
     fn stream(slf: Bound<'_, Engine>, states: Option<&Bound<'_, PyAny>>) -> PyResult<Stream> {
-        let states = Floats::optional("states", states)?;
+        let states = states.map(|states| flat("states", states)).transpose()?;
         let states = states.as_ref().map(Floats::values).transpose()?;
         let engine = slf.get();
         let stream = engine.with(slf.py(), |started| {
@@ -207,6 +223,7 @@ impl Engine {
         Ok(Stream {
             stream: Mutex::new(Some(stream)),
             made_in: engine.made_in,
+            input: engine.input,
             output: engine.output,
             _engine: slf.unbind(),
         })
@@ -272,6 +289,7 @@ pub struct Stream {
     /// `None` after `close`.
     stream: Mutex<Option<serve::engine::Stream>>,
     made_in: ProcessMark,
+    input: usize,
     output: usize,
     _engine: Py<Engine>,
 }
@@ -288,17 +306,26 @@ impl Stream {
 #[pymethods]
 impl Stream {
     /// Adds a step, ``[input_size]``; its answer is ``[output_size]``.
-    #[pyo3(signature = (x, *, priority=0, timeout=None))]
+    #[pyo3(signature = (x, *, priority=Whole(0), timeout=None),
+        text_signature = "($self, x, *, priority=0, timeout=None)")]
     fn push(
         &self,
         py: Python<'_>,
         x: &Bound<'_, PyAny>,
-        priority: u8,
+        priority: Whole<u8>,
         timeout: Option<f64>,
     ) -> PyResult<Ticket> {
         let x = Floats::of("x", x)?;
+        if x.shape() != [self.input] && x.shape() != [1, self.input] {
+            let why = format!(
+                "x has the shape {:?}; it must be [{}]",
+                x.shape(),
+                self.input
+            );
+            return Err(Error::input(why).into());
+        }
         let options = StepOptions {
-            priority,
+            priority: priority.0,
             deadline: deadline(timeout)?,
         };
         let values = x.values()?;

@@ -3,11 +3,12 @@
 use cellstream::execute::team::TeamPanicked;
 use cellstream::execute::{PackError, RunError, SessionError};
 use cellstream::kernels::IsaError;
-use cellstream::model::{LoadError, ModelError, SaveError};
+use cellstream::model::{InputError, LoadError, ModelError, SaveError};
 use cellstream::plan::PlanFileError;
 use cellstream::tune::TuneError;
 use cellstream_network as network;
 use cellstream_serve as serve;
+use cellstream_serve::engine::EngineError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -21,6 +22,8 @@ pub enum Class {
     Plan,
     /// Arrays that do not fit.
     Input,
+    /// Arrays that there is no memory for.
+    TooLarge,
     /// An object that was made before a fork.
     Forked,
     /// A request that ended without an answer.
@@ -41,6 +44,7 @@ impl Class {
             Class::Model => "ModelError",
             Class::Plan => "PlanError",
             Class::Input => "InputError",
+            Class::TooLarge => "TooLargeError",
             Class::Forked => "ForkedError",
             Class::Request => "RequestError",
             Class::Overloaded => "OverloadedError",
@@ -115,15 +119,25 @@ classes! {
     SaveError => Model;
     PlanFileError => Plan;
     IsaError => Other;
-    serve::engine::EngineError => Other;
     serve::networks::NetworkError => Input;
 }
 
 impl From<RunError> for Error {
     fn from(error: RunError) -> Error {
         let class = match error {
+            RunError::Input(error) => return error.into(),
             RunError::Team(TeamPanicked::Forked) => Class::Forked,
             RunError::Team(_) | RunError::Backend(_) => Class::Other,
+            _ => Class::Input,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<InputError> for Error {
+    fn from(error: InputError) -> Error {
+        let class = match error {
+            InputError::TooLarge => Class::TooLarge,
             _ => Class::Input,
         };
         Error::new(class, error)
@@ -134,7 +148,17 @@ impl From<SessionError> for Error {
     fn from(error: SessionError) -> Error {
         let class = match error {
             SessionError::Pack(PackError::Plan(_)) => Class::Plan,
-            SessionError::TooLarge { .. } => Class::Input,
+            SessionError::TooLarge { .. } => Class::TooLarge,
+            _ => Class::Other,
+        };
+        Error::new(class, error)
+    }
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Error {
+        let class = match error {
+            EngineError::Sizes { .. } | EngineError::TooManyRows { .. } => Class::Input,
             _ => Class::Other,
         };
         Error::new(class, error)

@@ -5,7 +5,8 @@
 //! arrays.rs    NumPy arrays to slices and back
 //! model.rs     Model
 //! plan.rs      Plan and tune
-//! session.rs   Session, StreamState
+//! session.rs   Session
+//! streams.rs   StreamState
 //! raw.rs       runs on addresses, for cellstream.torch
 //! network.rs   Network
 //! engine.rs    Engine, Stream
@@ -13,6 +14,7 @@
 //! interrupt.rs Ctrl-C during long calls
 //! openmp.rs    the threads of PyTorch, for RawSession
 //! time.rs      seconds as durations and deadlines
+//! whole.rs     whole numbers in a range
 //! types.rs     values of the classes of cellstream/_types.py
 //! ```
 //!
@@ -29,9 +31,11 @@ mod openmp;
 mod plan;
 mod raw;
 mod session;
+mod streams;
 mod ticket;
 mod time;
 mod types;
+mod whole;
 
 use pyo3::prelude::*;
 
@@ -51,7 +55,9 @@ mod native {
     #[pymodule_export]
     use super::raw::RawSession;
     #[pymodule_export]
-    use super::session::{Session, StreamState};
+    use super::session::Session;
+    #[pymodule_export]
+    use super::streams::StreamState;
     #[pymodule_export]
     use super::ticket::Ticket;
     use super::*;

@@ -19,9 +19,10 @@ use crate::arrays::numpy;
 use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::precision;
-use crate::plan::effort;
+use crate::plan::{effort, threads_asked};
 use crate::time::duration;
 use crate::types::made;
+use crate::whole::Whole;
 
 /// A whole ONNX graph: its recurrent and dense layers on cellstream, the others on tract.
 #[pyclass(frozen, module = "cellstream")]
@@ -134,11 +135,11 @@ impl Network {
     fn open(
         py: Python<'_>,
         path: PathBuf,
-        threads: Option<usize>,
+        threads: Option<Whole<usize>>,
         precision: Option<&str>,
     ) -> PyResult<Network> {
         let options = NetworkOptions {
-            threads,
+            threads: threads_asked(threads)?,
             precision: self::precision(precision)?,
             ..NetworkOptions::default()
         };

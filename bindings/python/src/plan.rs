@@ -14,6 +14,7 @@ use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::Model;
 use crate::time::duration;
+use crate::whole::{Whole, given};
 
 /// How a session runs a model on this machine, for requests of certain sizes.
 #[pyclass(frozen, module = "cellstream")]
@@ -23,9 +24,28 @@ pub struct Plan {
     model: Arc<core::Model>,
 }
 
+/// The most threads that may be asked for.
+const MAX_THREADS: usize = 1024;
+
+/// The number of threads asked for.
+///
+/// # Errors
+/// `InputError` for none, or for more than a machine has any use for.
+pub fn threads_asked(asked: Option<Whole<usize>>) -> Result<Option<usize>, Error> {
+    match given(asked) {
+        Some(threads) if threads == 0 || threads > MAX_THREADS => Err(Error::input(format!(
+            "threads must be 1 to {MAX_THREADS}, not {threads}"
+        ))),
+        asked => Ok(asked),
+    }
+}
+
 /// The number of threads asked for, or one for each core.
-pub fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| Topology::detect().team_size())
+///
+/// # Errors
+/// As [`threads_asked`].
+pub fn threads(asked: Option<Whole<usize>>) -> Result<usize, Error> {
+    Ok(threads_asked(asked)?.unwrap_or_else(|| Topology::detect().team_size()))
 }
 
 /// The effort of this name.
@@ -57,11 +77,12 @@ impl Plan {
     #[pyo3(signature = (model, batch=None, steps=None, *, threads=None))]
     fn estimate(
         model: &Model,
-        batch: Option<usize>,
-        steps: Option<usize>,
-        threads: Option<usize>,
+        batch: Option<Whole<usize>>,
+        steps: Option<Whole<usize>>,
+        threads: Option<Whole<usize>>,
     ) -> PyResult<Plan> {
-        let cores = self::threads(threads);
+        let cores = self::threads(threads)?;
+        let (batch, steps) = (given(batch), given(steps));
         let plan = match (batch, steps) {
             (None, None) => plan::Plan::estimate_usual(&model.0, cores),
             _ => {
@@ -171,16 +192,18 @@ impl Plan {
 pub fn tune(
     py: Python<'_>,
     model: &Model,
-    sizes: Vec<(usize, usize)>,
-    threads: Option<usize>,
+    sizes: Vec<(Whole<usize>, Whole<usize>)>,
+    threads: Option<Whole<usize>>,
     seconds: f64,
     effort: &str,
-    lengths: Vec<usize>,
+    lengths: Vec<Whole<usize>>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
-    let mut options = Options::new(sizes, self::threads(threads), duration(seconds)?);
+    let sizes = sizes.into_iter().map(|(batch, steps)| (batch.0, steps.0));
+    let threads = self::threads(threads)?;
+    let mut options = Options::new(sizes.collect(), threads, duration(seconds)?);
     options.effort = self::effort(effort)?;
-    options.lengths = lengths;
+    options.lengths = lengths.into_iter().map(|length| length.0).collect();
     let network = &model.0;
     let tuned = watched(py, progress, |watch| {
         cellstream::tune::tune(network, &options, |now| {

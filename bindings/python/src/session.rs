@@ -1,19 +1,21 @@
 //! `Session`: runs a model.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cellstream::execute::team::ProcessMark;
-use cellstream::execute::{self, State};
-use cellstream::model::{Input, Layout, Output, Signature};
+use cellstream::execute::{self, RunError};
+use cellstream::model::{self as core, Input, Layout, Output, Signature};
 use cellstream::plan as core_plan;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::arrays::{Floats, FloatsOut, array, lengths};
+use crate::arrays::{Floats, FloatsOut, array, lengths, zeros};
 use crate::errors::Error;
 use crate::model::Model;
 use crate::plan::{Plan, threads};
+use crate::streams::{StateShape, StreamState};
 use crate::types::made;
+use crate::whole::Whole;
 
 /// Runs a model. Threads may share a session; its runs come one after the other.
 ///
@@ -24,9 +26,10 @@ use crate::types::made;
 pub struct Session {
     session: Mutex<execute::Session>,
     /// A child has a copy of the lock, which may stay locked.
-    made_in: ProcessMark,
-    signature: Signature,
-    states: StateShape,
+    pub made_in: ProcessMark,
+    pub model: Arc<core::Model>,
+    pub signature: Signature,
+    pub states: StateShape,
     /// Operations of a step of a sequence, if steps may be run in several parts: each direction is
     /// forward.
     step_operations: Option<f64>,
@@ -34,32 +37,6 @@ pub struct Session {
 
 /// Operations of a part of a long run, after which Ctrl-C is heeded: about a tenth of a second.
 const PART_OPERATIONS: f64 = 2e10;
-
-/// The shape of final states.
-#[derive(Clone, Copy)]
-struct StateShape {
-    /// Layers times directions.
-    blocks: usize,
-    /// Hidden state values of a block, if all blocks have the same number.
-    hidden: Option<usize>,
-    /// Cell state values of a block, likewise.
-    cell: Option<usize>,
-}
-
-impl StateShape {
-    fn of(model: &cellstream::Model) -> StateShape {
-        let directions = || model.layers().iter().flat_map(|layer| layer.directions());
-        let same = |sizes: Vec<usize>| {
-            let first = sizes.first().copied().filter(|&size| size > 0);
-            first.filter(|first| sizes.iter().all(|size| size == first))
-        };
-        StateShape {
-            blocks: directions().count(),
-            hidden: same(directions().map(|d| d.output_size()).collect()),
-            cell: same(directions().map(|d| d.cell_state_size()).collect()),
-        }
-    }
-}
 
 /// See [`Session::step_operations`].
 fn step_operations(model: &cellstream::Model) -> Option<f64> {
@@ -134,7 +111,8 @@ fn axes(signature: &Signature) -> String {
 }
 
 impl Session {
-    fn lock(&self) -> Result<MutexGuard<'_, execute::Session>, Error> {
+    /// The session, if this process made it.
+    pub fn lock(&self) -> Result<MutexGuard<'_, execute::Session>, Error> {
         if self.made_in.is_forked() {
             return Err(Error::forked("session"));
         }
@@ -193,25 +171,6 @@ impl Session {
         }
         Ok(())
     }
-
-    fn state_array<'py>(
-        &self,
-        py: Python<'py>,
-        values: Vec<f32>,
-        size: Option<usize>,
-        sizes: &Sizes,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if values.is_empty() && size.is_none() {
-            return Ok(None);
-        }
-        let all = values.len();
-        let shape = match (size, sizes.is_single) {
-            (Some(size), true) => vec![self.states.blocks, size],
-            (Some(size), false) => vec![self.states.blocks, sizes.batch, size],
-            (None, _) => vec![all],
-        };
-        Ok(Some(array(py, values, &shape)?.into_any()))
-    }
 }
 
 #[pymethods]
@@ -222,25 +181,27 @@ impl Session {
         py: Python<'_>,
         model: &Model,
         plan: Option<&Plan>,
-        threads: Option<usize>,
+        threads: Option<Whole<usize>>,
     ) -> PyResult<Session> {
         if plan.is_some() && threads.is_some() {
             let why = "threads applies without a plan only: a plan has its number of threads";
             return Err(Error::input(why).into());
         }
+        let cores = self::threads(threads)?;
         let model = &model.0;
         let make = || -> Result<Session, Error> {
             let estimated;
             let plan = match plan {
                 Some(plan) => &plan.plan,
                 None => {
-                    estimated = core_plan::Plan::estimate_usual(model, self::threads(threads));
+                    estimated = core_plan::Plan::estimate_usual(model, cores);
                     &estimated
                 }
             };
             Ok(Session {
                 session: Mutex::new(execute::Session::new(model, plan)?),
                 made_in: ProcessMark::new(),
+                model: Arc::clone(model),
                 signature: model.signature(),
                 states: StateShape::of(model),
                 step_operations: step_operations(model),
@@ -255,7 +216,8 @@ impl Session {
     /// :param x: ``[steps, batch, input_size]``, of a batch-first model
     ///     ``[batch, steps, input_size]``; or one sequence ``[steps, input_size]``.
     /// :param lengths: steps of each sequence, ``[batch]``. Outputs past the end are zero.
-    /// :param h0: initial hidden states, ``[layers * directions, batch, size]``; zero by default.
+    /// :param h0: initial hidden states, ``[layers * directions, batch, size]`` as those that a run
+    ///     returns, or in one axis as :attr:`StreamState.h`; zero by default.
     /// :param c0: initial cell states, likewise.
     /// :param out: an array to write the output to.
     /// :raises InputError: for arrays that do not fit; nothing has been computed then.
@@ -272,9 +234,9 @@ impl Session {
         let x = Floats::of("x", x)?;
         let sizes = sizes(x.shape(), &self.signature)?;
         let Sizes { steps, batch, .. } = sizes;
-        let lengths = self::lengths(lengths)?;
-        let h0 = Floats::optional("h0", h0)?;
-        let c0 = Floats::optional("c0", c0)?;
+        let lengths = self::lengths("lengths", lengths)?;
+        let h0 = self.states.hidden("h0", h0, batch)?;
+        let c0 = self.states.cell("c0", c0, batch)?;
         let features = self.signature.output;
         let shape = match (sizes.is_single, self.signature.layout) {
             (true, _) => vec![steps, features],
@@ -287,10 +249,10 @@ impl Session {
         };
         let mut y = match out {
             Some(_) => Vec::new(),
-            None => vec![0.0; steps * batch * features],
+            None => zeros(&shape)?,
         };
-        let mut hn = vec![0.0; batch * self.signature.hidden_state];
-        let mut cn = vec![0.0; batch * self.signature.cell_state];
+        let mut hn = zeros(&[batch, self.signature.hidden_state])?;
+        let mut cn = zeros(&[batch, self.signature.cell_state])?;
         {
             let values = match &mut out {
                 Some((out, _)) => out.values()?,
@@ -314,92 +276,34 @@ impl Session {
             Some((_, array)) => array,
             None => array(py, y, &shape)?.into_any(),
         };
-        let hn = self.state_array(py, hn, self.states.hidden, &sizes)?;
-        let cn = self.state_array(py, cn, self.states.cell, &sizes)?;
+        let axis = (!sizes.is_single).then_some(batch);
+        let hn = self.states.hidden_array(py, hn, axis)?;
+        let cn = self.states.cell_array(py, cn, axis)?;
         static RESULT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         made(py, &RESULT, "Result", (y, hn, cn))
     }
 
-    /// The states of ``batch`` streams that run step by step, at first zero.
-    #[pyo3(signature = (batch=1))]
-    fn stream(slf: Bound<'_, Session>, batch: usize) -> PyResult<StreamState> {
-        let signature = slf.get().signature;
-        Ok(StreamState {
-            made_in: slf.get().made_in,
-            state: Mutex::new(State::zero(signature, batch)),
-            batch,
-            session: slf.unbind(),
-        })
+    /// The states of ``batch`` streams that run step by step.
+    ///
+    /// :param h0: initial hidden states, as those of :meth:`run`; zero by default.
+    /// :param c0: initial cell states, likewise.
+    /// :raises InputError: for a model with a reverse direction, which needs whole sequences.
+    #[pyo3(signature = (batch=Whole(1), *, h0=None, c0=None),
+        text_signature = "($self, batch=1, *, h0=None, c0=None)")]
+    fn stream(
+        slf: Bound<'_, Session>,
+        batch: Whole<usize>,
+        h0: Option<&Bound<'_, PyAny>>,
+        c0: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<StreamState> {
+        if slf.get().step_operations.is_none() {
+            return Err(Error::from(RunError::NotStreamable).into());
+        }
+        StreamState::new(&slf, batch.0, h0, c0)
     }
 
     /// Makes room for inputs of this size, which a run otherwise does when it needs it.
-    fn reserve(&self, py: Python<'_>, batch: usize, steps: usize) -> PyResult<()> {
-        Ok(py.detach(|| self.lock()?.reserve(batch, steps).map_err(Error::from))?)
-    }
-}
-
-/// The states of streams between steps.
-#[pyclass(frozen, module = "cellstream")]
-pub struct StreamState {
-    session: Py<Session>,
-    state: Mutex<State>,
-    made_in: ProcessMark,
-    batch: usize,
-}
-
-impl StreamState {
-    fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
-        if self.made_in.is_forked() {
-            return Err(Error::forked("stream"));
-        }
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-#[pymethods]
-impl StreamState {
-    /// Runs a step: ``x`` ``[batch, input_size]``, or ``[input_size]`` of one stream. Returns the
-    /// output, ``[batch, output_size]`` or ``[output_size]``.
-    fn step<'py>(&self, py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let session = self.session.get();
-        let x = Floats::of("x", x)?;
-        let mut y = vec![0.0; self.batch * session.signature.output];
-        let values = x.values()?;
-        py.detach(|| -> Result<(), Error> {
-            let mut state = self.lock()?;
-            let mut session = session.lock()?;
-            session.reserve(self.batch, 1)?;
-            Ok(session.step(values, &mut state, &mut y)?)
-        })?;
-        let shape = match x.shape().len() {
-            1 => vec![session.signature.output],
-            _ => vec![self.batch, session.signature.output],
-        };
-        Ok(array(py, y, &shape)?.into_any())
-    }
-
-    /// The hidden states: blocks ``[batch, size]`` of all layers, one after the other.
-    #[getter]
-    fn h<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let h = py.detach(|| Ok::<_, Error>(self.lock()?.h.clone()))?;
-        let shape = [h.len()];
-        Ok(array(py, h, &shape)?.into_any())
-    }
-
-    /// The cell states, likewise.
-    #[getter]
-    fn c<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let c = py.detach(|| Ok::<_, Error>(self.lock()?.c.clone()))?;
-        let shape = [c.len()];
-        Ok(array(py, c, &shape)?.into_any())
-    }
-
-    /// Sets all states to zero.
-    fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        let zero = State::zero(self.session.get().signature, self.batch);
-        Ok(py.detach(|| {
-            *self.lock()? = zero;
-            Ok::<_, Error>(())
-        })?)
+    fn reserve(&self, py: Python<'_>, batch: Whole<usize>, steps: Whole<usize>) -> PyResult<()> {
+        Ok(py.detach(|| self.lock()?.reserve(batch.0, steps.0).map_err(Error::from))?)
     }
 }

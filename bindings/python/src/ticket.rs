@@ -1,5 +1,6 @@
 //! The answers of an engine: waited for by a thread, or awaited.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -28,11 +29,42 @@ enum State {
 #[pyclass(frozen, module = "cellstream")]
 pub struct Ticket {
     state: Mutex<State>,
+    /// Those of all who wait: a future keeps one waker, which is this list's.
+    waiting: Arc<Waiting>,
     made_in: ProcessMark,
     /// Values of a step.
     width: usize,
     /// The answer is of one step, so it has no axis of steps.
     is_last: bool,
+}
+
+/// Wakes all who wait for an answer.
+#[derive(Default)]
+struct Waiting(Mutex<Vec<Waker>>);
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, waker: &Waker) {
+        let mut wakers = self.lock();
+        if !wakers.iter().any(|other| other.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    fn remove(&self, waker: &Waker) {
+        self.lock().retain(|other| !other.will_wake(waker));
+    }
+}
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        // Not under the lock: a waker may wait for the interpreter.
+        let wakers = mem::take(&mut *self.lock());
+        wakers.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Wakes a task of an event loop.
@@ -66,6 +98,7 @@ impl Ticket {
     ) -> Ticket {
         Ticket {
             state: Mutex::new(State::Pending(Box::pin(pending))),
+            waiting: Arc::default(),
             made_in: ProcessMark::new(),
             width,
             is_last,
@@ -80,16 +113,45 @@ impl Ticket {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the request has ended; if not, `waker` is woken when it does.
+    /// Whether the request has ended. If not, `waker` and those of all earlier calls are woken when
+    /// it does.
     fn poll(&self, waker: &Waker) -> Result<bool, Error> {
         let mut state = self.lock()?;
         if let State::Pending(pending) = &mut *state {
-            match pending.as_mut().poll(&mut Context::from_waker(waker)) {
+            self.waiting.add(waker);
+            let all = Waker::from(Arc::clone(&self.waiting));
+            match pending.as_mut().poll(&mut Context::from_waker(&all)) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(answer) => *state = State::Ended(answer),
             }
+            // Those of the others, whom the request wakes no more.
+            self.waiting.remove(waker);
+            drop(state);
+            all.wake();
         }
         Ok(true)
+    }
+
+    /// Waits for the end of the request until this time.
+    fn wait(&self, py: Python<'_>, until: Option<Instant>, waker: &Waker) -> PyResult<()> {
+        loop {
+            let is_done = py.detach(|| {
+                let is_done = self.poll(waker)?;
+                if !is_done {
+                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    std::thread::park_timeout(left.map_or(PERIOD, |left| left.min(PERIOD)));
+                }
+                Ok::<_, Error>(is_done)
+            })?;
+            if is_done {
+                return Ok(());
+            }
+            py.check_signals()?;
+            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            if is_late && !py.detach(|| self.poll(waker))? {
+                return Err(PyTimeoutError::new_err("the request has not ended yet"));
+            }
+        }
     }
 }
 
@@ -103,23 +165,9 @@ impl Ticket {
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let until = deadline(timeout)?;
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        loop {
-            let is_done = py.detach(|| {
-                let is_done = self.poll(&waker)?;
-                if !is_done {
-                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                    std::thread::park_timeout(left.map_or(PERIOD, |left| left.min(PERIOD)));
-                }
-                Ok::<_, Error>(is_done)
-            })?;
-            if is_done {
-                break;
-            }
-            py.check_signals()?;
-            if until.is_some_and(|until| Instant::now() >= until) && !self.poll(&waker)? {
-                return Err(PyTimeoutError::new_err("the request has not ended yet"));
-            }
-        }
+        let waited = self.wait(py, until, &waker);
+        self.waiting.remove(&waker);
+        waited?;
         let values = match &*self.lock()? {
             State::Ended(Ok(values)) => values.clone(),
             State::Ended(Err(why)) => return Err(Error::from(why.clone()).into()),
@@ -134,13 +182,14 @@ impl Ticket {
 
     /// Whether the request has ended; if not, `wake` is called once when it does, on another
     /// thread.
-    fn _poll(&self, wake: Py<PyAny>) -> PyResult<bool> {
-        Ok(self.poll(&Waker::from(Arc::new(Call(wake))))?)
+    fn _poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<bool> {
+        let waker = Waker::from(Arc::new(Call(wake)));
+        Ok(py.detach(|| self.poll(&waker))?)
     }
 
     /// Whether the request has ended.
-    fn done(&self) -> PyResult<bool> {
-        Ok(self.poll(Waker::noop())?)
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(py.detach(|| self.poll(Waker::noop()))?)
     }
 
     /// Ends the request, unless it has ended.
@@ -148,8 +197,10 @@ impl Ticket {
         Ok(py.detach(|| {
             let mut state = self.lock()?;
             if let State::Pending(_) = &*state {
-                // Dropping the future of a request cancels it.
+                // Dropping the future of a request cancels it, and wakes nobody.
                 *state = State::Ended(Err(RequestError::Cancelled));
+                drop(state);
+                Arc::clone(&self.waiting).wake();
             }
             Ok::<_, Error>(())
         })?)

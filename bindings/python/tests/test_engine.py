@@ -85,6 +85,76 @@ def test_ends_without_an_answer(model: cellstream.Model) -> None:
         engine.submit(long)
 
 
+def test_everybody_who_waits_is_woken(model: cellstream.Model) -> None:
+    long = np.zeros((50_000, 12), np.float32)
+    answers = []
+
+    async def waited(ticket: cellstream.Ticket) -> np.ndarray:
+        return await ticket
+
+    async def main(engine: cellstream.Engine) -> None:
+        ticket = engine.submit(long)
+        tasks = [asyncio.ensure_future(waited(ticket)) for _ in range(3)]
+        await asyncio.sleep(0)
+        thread = threading.Thread(target=lambda: answers.append(ticket.result()))
+        thread.start()
+        ticket.done()
+        answers.extend(await asyncio.wait_for(asyncio.gather(*tasks), 60))
+        while not ticket.done():
+            await asyncio.sleep(0)
+        answers.append(await ticket)
+        thread.join()
+        # The end that another thread brings.
+        ticket = engine.submit(long)
+        tasks = [asyncio.ensure_future(waited(ticket)) for _ in range(2)]
+        await asyncio.sleep(0)
+        threading.Thread(target=ticket.cancel).start()
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+        assert [type(why) for why in ended] == [cellstream.RequestCancelledError] * 2
+
+    with cellstream.Engine(model) as engine:
+        asyncio.run(main(engine))
+    assert len(answers) == 5
+    for answer in answers:
+        np.testing.assert_array_equal(answer, answers[0])
+
+
+def test_a_call_of_done_between_keeps_the_waiter(model: cellstream.Model) -> None:
+    async def main(engine: cellstream.Engine) -> None:
+        ticket = engine.submit(np.zeros((50_000, 12), np.float32))
+
+        async def wait() -> None:
+            await ticket
+
+        waiter = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        assert not ticket.done()
+        await asyncio.wait_for(waiter, 60)
+
+    with cellstream.Engine(model) as engine:
+        asyncio.run(main(engine))
+
+
+def test_wrong_arguments_are_input_errors(model: cellstream.Model, x: np.ndarray) -> None:
+    with cellstream.Engine(model) as engine:
+        stream = engine.stream()
+        for call in (
+            lambda: engine.submit(x[:, 0], priority=300),
+            lambda: engine.submit(x[:, 0], priority=-1),
+            lambda: stream.push(x[0, 0], priority=256),
+            lambda: engine.stream(np.zeros(47)),
+            lambda: engine.stream(np.zeros((24, 2))),
+            lambda: engine.submit(x[:, 0], states=[np.zeros(24)]),
+            lambda: engine.submit(x[:, 0], states=[np.zeros(24), np.zeros((4, 6))]),
+            lambda: stream.push(x[0, :1].T),
+        ):
+            with pytest.raises(cellstream.InputError):
+                call()
+    for options in ({"max_batch": 0}, {"max_batch": -1}, {"max_steps": -1}, {"max_requests": -1}):
+        with pytest.raises(cellstream.InputError):
+            cellstream.Engine(model, **options)
+
+
 def test_a_full_engine_refuses(model: cellstream.Model) -> None:
     long = np.zeros((100_000, 12), np.float32)
     with cellstream.Engine(model, max_requests=2) as engine:

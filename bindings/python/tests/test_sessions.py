@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -75,6 +76,116 @@ def test_streams(model: cellstream.Model, x: np.ndarray) -> None:
     np.testing.assert_array_equal(stream.h, hn.reshape(-1))
     stream.reset()
     np.testing.assert_array_equal(stream.step(x[0]), y[0])
+
+
+def test_streams_come_and_go(model: cellstream.Model, x: np.ndarray) -> None:
+    session = cellstream.Session(model)
+    y = session.run(x).output
+    first, others = session.stream(), session.stream(batch=2)
+    for step in range(5):
+        np.testing.assert_array_equal(first.step(x[step, :1]), y[step, :1])
+    for step in range(3):
+        np.testing.assert_array_equal(others.step(x[step, 1:]), y[step, 1:])
+    # Of another session, of the same model.
+    late = cellstream.Session(model).stream(h0=others.copy(1).h, c0=others.copy(1).c)
+    others.add(first)
+    assert others.batch == 3 and first.batch == 1
+    rows = np.stack([x[3, 1], x[3, 2], x[5, 0]])
+    np.testing.assert_array_equal(others.step(rows), np.stack([y[3, 1], y[3, 2], y[5, 0]]))
+    np.testing.assert_array_equal(late.step(x[3, 2]), y[3, 2])
+    gone = others.remove([0, 2])
+    np.testing.assert_array_equal(others.step(x[4, 2]), y[4, 2])
+    np.testing.assert_array_equal(gone.step(np.stack([x[4, 1], x[6, 0]])), np.stack([y[4, 1], y[6, 0]]))
+    second, first = gone.split()
+    joined = cellstream.StreamState.join([first, late, second])
+    rows = np.stack([x[7, 0], x[4, 2], x[5, 1]])
+    np.testing.assert_array_equal(joined.step(rows), np.stack([y[7, 0], y[4, 2], y[5, 1]]))
+    # Those that were copied have gone no further.
+    np.testing.assert_array_equal(second.step(x[5, 1]), y[5, 1])
+
+
+def test_states_are_set_and_copied(x: np.ndarray) -> None:
+    model = cellstream.Model.from_state_dict(weights("lstm", 12, 24, layers=2))
+    session = cellstream.Session(model)
+    whole = session.run(x)
+    half = session.run(x[:15])
+    stream = session.stream(3)
+    stream.h, stream.c = half.hn, half.cn
+    again = stream.copy()
+    swapped = stream.copy([2, 0])
+    np.testing.assert_array_equal(stream.step(x[15]), whole.output[15])
+    again.h, again.c = again.h, again.c
+    np.testing.assert_array_equal(again.step(x[15]), whole.output[15])
+    np.testing.assert_array_equal(swapped.step(x[15, [2, 0]]), whole.output[15, [2, 0]])
+    rest = session.run(x[16:], h0=stream.h, c0=stream.c)
+    np.testing.assert_array_equal(rest.output, whole.output[16:])
+
+
+def test_arrays_of_another_shape_change_no_state(model: cellstream.Model, x: np.ndarray) -> None:
+    session = cellstream.Session(model)
+    y = session.run(x).output
+    stream = session.stream(3)
+    states = np.zeros((1, 3, 24), np.float32)
+    for wrong in (x[0].T, x[0].reshape(-1), x[0, :2], x[0][None], np.zeros((3, 11))):
+        with pytest.raises(cellstream.InputError, match="shape"):
+            stream.step(wrong)
+    for wrong in (states.transpose(1, 0, 2), states.transpose(2, 1, 0), states[0], states[:, :2], np.zeros(71)):
+        with pytest.raises(cellstream.InputError, match="shape"):
+            stream.h = wrong
+        with pytest.raises(cellstream.InputError, match="shape"):
+            session.run(x, c0=wrong)
+        with pytest.raises(cellstream.InputError, match="shape"):
+            session.stream(3, h0=wrong)
+    for wrong in (3, [0, 0], [-1], [0.5]):
+        with pytest.raises(cellstream.InputError):
+            stream.remove(wrong)
+    other = cellstream.Session(cellstream.Model.from_state_dict(weights("lstm", 12, 24, seed=1)))
+    with pytest.raises(cellstream.InputError, match="different models"):
+        stream.add(other.stream())
+    with pytest.raises(cellstream.InputError):
+        cellstream.StreamState.join([])
+    np.testing.assert_array_equal(stream.step(x[0]), y[0])
+
+
+def test_both_directions_have_no_streams() -> None:
+    tensors = weights("gru", 12, 8)
+    tensors |= {f"{name}_reverse": value for name, value in tensors.items()}
+    session = cellstream.Session(cellstream.Model.from_state_dict(tensors))
+    with pytest.raises(cellstream.InputError, match="reverse"):
+        session.stream()
+
+
+def test_arrays_that_are_too_large(model: cellstream.Model) -> None:
+    session = cellstream.Session(model)
+    for batch in (10**12, 2**62, 2**63):
+        with pytest.raises(cellstream.TooLargeError) as raised:
+            session.stream(batch)
+        assert isinstance(raised.value, MemoryError)
+    wide = cellstream.Session(cellstream.Model.from_state_dict({"weight_ih_l0": np.zeros((4096, 1)), "weight_hh_l0": np.zeros((4096, 4096))}, cell="rnn_tanh"))
+    with pytest.raises(MemoryError):
+        wide.run(np.broadcast_to(np.zeros((1, 1, 1), np.float32), (2**20, 2**18, 1)))
+    with pytest.raises(MemoryError):
+        wide.run(np.zeros((2**15, 2**15, 1), np.float32))  # 16 TB
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: cellstream.Session(model, threads=0),
+        lambda model: cellstream.Session(model, threads=10**6),
+        lambda model: cellstream.Session(model, threads=-1),
+        lambda model: cellstream.Plan.estimate(model, 1, 10, threads=0),
+        lambda model: cellstream.Plan.estimate(model, -1, 10),
+        lambda model: cellstream.tune(model, [(1, -10)], seconds=0.1),
+        lambda model: cellstream.tune(model, [(1, 10)], seconds=0.1, threads=0),
+        lambda model: cellstream.Session(model).stream(-1),
+        lambda model: cellstream.Session(model).reserve(1, -1),
+        lambda model: cellstream.Session(model).reserve(2**64, 1),
+    ],
+)
+def test_numbers_out_of_range_are_refused(model: cellstream.Model, call: Callable[[cellstream.Model], object]) -> None:
+    with pytest.raises(cellstream.InputError):
+        call(model)
 
 
 def test_long_runs_in_parts_have_the_same_bits() -> None:

@@ -33,6 +33,7 @@ from .errors import (
     PlanError,
     RequestCancelledError,
     RequestError,
+    TooLargeError,
 )
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Stream",
     "StreamState",
     "Ticket",
+    "TooLargeError",
     "__version__",
     "quantize",
     "tune",

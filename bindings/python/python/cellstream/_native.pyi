@@ -202,14 +202,22 @@ class Session:
         :param x: ``[steps, batch, input_size]``, of a batch-first model
             ``[batch, steps, input_size]``; or one sequence ``[steps, input_size]``.
         :param lengths: steps of each sequence, ``[batch]``. Outputs past the end are zero.
-        :param h0: initial hidden states, ``[layers * directions, batch, size]``; zero by default.
+        :param h0: initial hidden states, ``[layers * directions, batch, size]`` as those that a run
+            returns, or in one axis as :attr:`StreamState.h`; zero by default.
         :param c0: initial cell states, likewise.
         :param out: an array to write the output to.
         :raises InputError: for arrays that do not fit; nothing has been computed then.
         """
 
-    def stream(self, batch: int = 1) -> StreamState:
-        """The states of ``batch`` streams that run step by step, at first zero."""
+    def stream(
+        self, batch: int = 1, *, h0: Optional[ArrayLike] = None, c0: Optional[ArrayLike] = None
+    ) -> StreamState:
+        """The states of ``batch`` streams that run step by step.
+
+        :param h0: initial hidden states, as those of :meth:`run`; zero by default.
+        :param c0: initial cell states, likewise.
+        :raises InputError: for a model with a reverse direction, which needs whole sequences.
+        """
 
     def reserve(self, batch: int, steps: int) -> None:
         """Makes room for inputs of this size, which a run otherwise does when it needs it."""
@@ -220,18 +228,53 @@ class StreamState:
 
     def step(self, x: ArrayLike) -> NDArray[np.float32]:
         """Runs a step: ``x`` ``[batch, input_size]``, or ``[input_size]`` of one stream. Returns the
-        output, ``[batch, output_size]`` or ``[output_size]``."""
+        output, ``[batch, output_size]`` or ``[output_size]``.
+
+        :raises InputError: for an array that does not fit; the states are as before then.
+        """
+
+    @property
+    def batch(self) -> int:
+        """Number of streams."""
 
     @property
     def h(self) -> NDArray[np.float32]:
-        """The hidden states: blocks ``[batch, size]`` of all layers, one after the other."""
+        """The hidden states: blocks ``[batch, size]`` of all layers, one after the other in one axis.
+        May be set to such an array, or to ``[layers, batch, size]``."""
 
+    @h.setter
+    def h(self, value: ArrayLike) -> None: ...
     @property
     def c(self) -> NDArray[np.float32]:
         """The cell states, likewise."""
 
+    @c.setter
+    def c(self, value: ArrayLike) -> None: ...
     def reset(self) -> None:
         """Sets all states to zero."""
+
+    def copy(self, streams: Optional[ArrayLike] = None) -> StreamState:
+        """The streams again, in states of their own.
+
+        :param streams: which ones, in this order, by their numbers from 0; all by default.
+        """
+
+    @staticmethod
+    def join(states: Sequence[StreamState]) -> StreamState:
+        """The streams of several states of one model, one after the other, in states of their own."""
+
+    def split(self) -> list[StreamState]:
+        """Each stream, in states of its own."""
+
+    def add(self, other: StreamState) -> None:
+        """Adds the streams of other states of the same model after its own. The others stay as they
+        are."""
+
+    def remove(self, streams: ArrayLike) -> StreamState:
+        """Takes streams out, and returns them in states of their own.
+
+        :param streams: their numbers from 0; the streams after them move up.
+        """
 
 @final
 class RawSession:
@@ -243,15 +286,22 @@ class RawSession:
         steps: int,
         batch: int,
         is_batch_first: bool,
-        x: int,
-        h0: int,
-        c0: int,
-        y: int,
-        hn: int,
-        cn: int,
+        x: tuple[int, int],
+        h0: tuple[int, int],
+        c0: tuple[int, int],
+        y: tuple[int, int],
+        hn: tuple[int, int],
+        cn: tuple[int, int],
     ) -> None: ...
     def run_packed(
-        self, batch_sizes: Sequence[int], x: int, h0: int, c0: int, y: int, hn: int, cn: int
+        self,
+        batch_sizes: Sequence[int],
+        x: tuple[int, int],
+        h0: tuple[int, int],
+        c0: tuple[int, int],
+        y: tuple[int, int],
+        hn: tuple[int, int],
+        cn: tuple[int, int],
     ) -> None: ...
 
 @final
@@ -333,7 +383,7 @@ class Engine:
             all cell states.
         :param outputs: the output of the last step, ``[output_size]``, or of each,
             ``[steps, output_size]``.
-        :param priority: higher ones come first.
+        :param priority: from 0 to 255; higher ones come first.
         :param timeout: seconds after which the request ends with :class:`DeadlineError`.
         """
 

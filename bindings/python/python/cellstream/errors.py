@@ -17,6 +17,10 @@ class InputError(CellstreamError, ValueError):
     """Arrays or options that do not fit. Nothing has been computed."""
 
 
+class TooLargeError(InputError, MemoryError):
+    """Arrays or options that there is no memory for. Nothing has been computed."""
+
+
 class ForkedError(CellstreamError, RuntimeError):
     """An object that was made before the process was forked: make a new one in the child."""
 
