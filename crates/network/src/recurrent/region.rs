@@ -110,7 +110,13 @@ pub(crate) struct Region {
     model: Model,
     weights: Vec<Arc<Tensor>>,
     /// Made at the first run, and kept for later ones.
-    session: Mutex<Option<Session>>,
+    session: Mutex<Option<KeptSession>>,
+}
+
+struct KeptSession {
+    session: Session,
+    /// Its plan is of a file: it is for all sizes.
+    is_tuned: bool,
 }
 
 impl fmt::Debug for Region {
@@ -160,10 +166,10 @@ impl Region {
     ) -> Result<(), String> {
         let mut kept = lock(&self.session);
         let (batch, steps) = (input.batch, input.steps);
-        let session = match &mut *kept {
-            Some(session) => session,
-            None => kept.insert(self.session(regions, batch, steps)?),
-        };
+        if let Some(made) = self.session(kept.as_ref(), regions, batch, steps)? {
+            *kept = Some(made);
+        }
+        let KeptSession { session, .. } = kept.as_mut().ok_or("there is no session")?;
         session
             .reserve(batch, steps)
             .map_err(|why| why.to_string())?;
@@ -199,17 +205,37 @@ impl Region {
         plan.map(Some).map_err(|why| format!("its plan: {why}"))
     }
 
-    fn session(&self, regions: &Regions, batch: usize, steps: usize) -> Result<Session, String> {
+    /// The session that takes the place of an earlier one for these sizes; `None`: that one is for
+    /// them, too.
+    fn session(
+        &self,
+        earlier: Option<&KeptSession>,
+        regions: &Regions,
+        batch: usize,
+        steps: usize,
+    ) -> Result<Option<KeptSession>, String> {
+        if earlier.is_some_and(|earlier| earlier.is_tuned) {
+            return Ok(None);
+        }
         let team = regions.threads.team().map_err(|why| why.to_string())?;
-        let plan = match self.tuned(regions)? {
-            Some(plan) => plan,
+        let tuned = match earlier {
+            None => self.tuned(regions)?,
+            Some(_) => None,
+        };
+        let is_tuned = tuned.is_some();
+        let estimated = || {
+            let plan = earlier.map(|earlier| earlier.session.packed().plan());
             // On as many threads as pay: few for small cells.
-            None => Plan::estimate(&self.model, batch, steps, team.threads()),
+            Plan::grown(plan, &self.model, batch, steps, team.threads())
+        };
+        let Some(plan) = tuned.or_else(estimated) else {
+            return Ok(None);
         };
         let packed = team.turn(|team| PackedModel::new(&self.model, &plan, team));
         let packed = packed.map_err(|why| why.to_string())?;
         let packed = packed.map_err(|why| why.to_string())?;
-        Session::on_team(packed, team.clone()).map_err(|why| why.to_string())
+        let session = Session::on_team(packed, team.clone()).map_err(|why| why.to_string())?;
+        Ok(Some(KeptSession { session, is_tuned }))
     }
 }
 
