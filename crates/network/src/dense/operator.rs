@@ -96,13 +96,7 @@ fn pack(constants: &[Arc<Tensor>], is_transposed: bool) -> TractResult<Dense> {
     };
     let (outputs, inputs, values) = match is_transposed {
         true => (first, second, w.to_vec()),
-        false => {
-            let mut values = Vec::with_capacity(w.len());
-            for output in 0..second {
-                values.extend((0..first).map(|input| w[input * second + output]));
-            }
-            (second, first, values)
-        }
+        false => (second, first, transposed(w, first, second)),
     };
     let bias = match constants.get(1) {
         None => vec![0.0; outputs],
@@ -110,6 +104,22 @@ fn pack(constants: &[Arc<Tensor>], is_transposed: bool) -> TractResult<Dense> {
     };
     let matrix = Matrix::new(outputs, inputs, values)?;
     Ok(Dense::new(&matrix, &bias)?)
+}
+
+/// A matrix `[rows, columns]` as `[columns, rows]`, square by square: both sides stay in the cache.
+fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    const SIDE: usize = 16;
+    let mut values = vec![0.0; matrix.len()];
+    for first_row in (0..rows).step_by(SIDE) {
+        for first_column in (0..columns).step_by(SIDE) {
+            for column in first_column..columns.min(first_column + SIDE) {
+                for row in first_row..rows.min(first_row + SIDE) {
+                    values[column * rows + row] = matrix[row * columns + column];
+                }
+            }
+        }
+    }
+    values
 }
 
 #[derive(Clone, Debug)]
