@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
 
 use cellstream::execute::team::catch_panic;
 use cellstream::model::Model;
@@ -17,8 +18,10 @@ use crate::inspect::{Origin, Parts};
 use crate::network::port;
 use crate::recurrent::{RegionOptions, is_recurrent};
 use crate::source::attributes::{integer, is_standard};
+use crate::source::constants::Constants;
 use crate::source::flat::flatten;
 use crate::source::{self, graph, of_any_size};
+use crate::threads::Threads;
 use crate::{Data, ElementType, NetworkError, NetworkPort, Tensor};
 
 /// The recurrent core of a file.
@@ -80,7 +83,8 @@ impl Core {
         let model = source::open(path.as_ref())?;
         let flat = flatten(graph(&model));
         let parts = Parts::new(&flat.graph);
-        let executors = Executors::new(1, RegionOptions::default());
+        let threads = Arc::new(Threads::new(1));
+        let executors = Executors::new(threads, RegionOptions::default(), Constants::default());
         let cutting = Cutting {
             evaluation: Evaluation {
                 ir_version: model.ir_version,

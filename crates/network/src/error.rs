@@ -55,6 +55,9 @@ pub enum NetworkError {
         /// The cause.
         why: String,
     },
+    /// Options that contradict each other.
+    #[error("{0}")]
+    Options(String),
     /// An input that does not fit the model.
     #[error("input {name:?}: {why}")]
     Input {

@@ -10,7 +10,7 @@ use crate::dense;
 use crate::executors::Executors;
 use crate::operators;
 use crate::recurrent;
-use crate::source::opsets;
+use crate::source::{constants, opsets};
 use crate::tensor::Tensor as Value;
 use crate::{ElementType, NetworkError};
 
@@ -36,7 +36,8 @@ pub(crate) fn planning(why: TractError) -> NetworkError {
 
 impl Evaluation<'_> {
     /// Parses and types a graph.
-    pub fn typed(&self, graph: GraphProto) -> Result<TypedModel, NetworkError> {
+    pub fn typed(&self, mut graph: GraphProto) -> Result<TypedModel, NetworkError> {
+        constants::write_nodes(&mut graph);
         let model = ModelProto {
             ir_version: self.ir_version,
             opset_import: self.opset_import.to_vec(),
@@ -50,10 +51,18 @@ impl Evaluation<'_> {
         operators::register(&mut onnx);
         dense::register(&mut onnx);
         recurrent::register(&mut onnx);
-        let parsed: TractResult<InferenceModel> =
-            recurrent::while_parsing(&self.executors.regions, || {
-                dense::while_parsing(&self.executors.dense, || onnx.model_for_proto_model(&model))
-            });
+        constants::register(&mut onnx);
+        let Executors {
+            regions,
+            dense,
+            constants,
+            ..
+        } = self.executors;
+        let parsed: TractResult<InferenceModel> = recurrent::while_parsing(regions, || {
+            dense::while_parsing(dense, || {
+                constants::while_parsing(constants, || onnx.model_for_proto_model(&model))
+            })
+        });
         let typed = parsed.and_then(|parsed| parsed.into_typed());
         typed
             .and_then(|typed| typed.into_decluttered())

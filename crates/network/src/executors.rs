@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::dense::DenseLayers;
+use crate::derived::DerivedConstants;
 use crate::recurrent::{RegionOptions, Regions};
+use crate::source::constants::Constants;
 use crate::threads::Threads;
 
 /// See the [module](self).
@@ -11,14 +13,17 @@ pub(crate) struct Executors {
     pub threads: Arc<Threads>,
     pub regions: Arc<Regions>,
     pub dense: Arc<DenseLayers>,
+    pub constants: Arc<Constants>,
+    pub derived: DerivedConstants,
 }
 
 impl Executors {
-    pub fn new(threads: usize, options: RegionOptions) -> Executors {
-        let threads = Arc::new(Threads::new(threads));
+    pub fn new(threads: Arc<Threads>, options: RegionOptions, constants: Constants) -> Executors {
         Executors {
             regions: Regions::new(Arc::clone(&threads), options),
             dense: DenseLayers::new(Arc::clone(&threads)),
+            constants: Arc::new(constants),
+            derived: DerivedConstants::default(),
             threads,
         }
     }

@@ -12,7 +12,9 @@
 //! control_flow/   branches and loops that are decided before a run
 //! fusion/         layers that a file has as loops or single operators, as recurrent nodes
 //! plan.rs         the graph for inputs of certain shapes, ready to run
-//! network.rs      the interface: named inputs and outputs, plans by the shapes of inputs
+//! plans.rs        the plans that are kept, by the shapes of inputs
+//! derived.rs      constants that several plans derive from the file, one of each
+//! network.rs      the interface: named inputs and outputs
 //! profile.rs      the time of each recurrent region
 //! tuning.rs       the fastest plan of each recurrent region
 //! network_plan.rs these plans, and their file
@@ -29,6 +31,7 @@
 mod control_flow;
 mod cut;
 mod dense;
+mod derived;
 mod error;
 mod evaluation;
 mod executors;
@@ -38,6 +41,7 @@ mod network;
 mod network_plan;
 mod operators;
 mod plan;
+mod plans;
 mod profile;
 mod quantize;
 mod recurrent;
@@ -50,8 +54,11 @@ mod tuning;
 pub use cut::Core;
 pub use error::NetworkError;
 pub use inspect::{InspectedNode, Inspection, NodeName, Origin};
-pub use network::{NamedTensor, Network, NetworkOptions, NetworkPort};
+pub use network::{
+    NamedTensor, Network, NetworkOptions, NetworkPort, NetworkThreads, PreparedPlan, RunOptions,
+};
 pub use network_plan::NetworkPlan;
+pub use plans::{Caller, PlanStats};
 pub use profile::{NetworkProfile, ProfiledRun, RegionRun};
 pub use quantize::QuantizedGraph;
 pub use tensor::{Data, ElementType, Tensor};

@@ -1,7 +1,7 @@
 //! Named inputs and outputs, and plans by the shapes of inputs.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cellstream::execute::team::catch_panic;
 use cellstream::machine::Topology;
@@ -12,9 +12,11 @@ use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 use crate::control_flow::deciding_inputs;
 use crate::executors::Executors;
 use crate::plan::{Known, Plan};
+use crate::plans::{self, Caller, PlanStats, Plans};
 use crate::profile::{ProfiledRun, profiled};
 use crate::recurrent::{RegionOptions, Regions};
-use crate::source::{self, graph, malformed};
+use crate::source::{self, Source, graph, malformed};
+use crate::threads::Threads;
 use crate::{ElementType, NetworkError, NetworkPlan, Tensor};
 
 /// Options of a network. Take those that are not set from the default: later versions may add some.
@@ -27,7 +29,45 @@ pub struct NetworkOptions {
     /// Whether the `clip` of an LSTM also bounds the input of its output activation, as the text of
     /// ONNX's operator says; ONNX Runtime does not do it.
     pub clips_outputs: bool,
+    /// Most bytes of the plans that are kept, each for other shapes of the inputs; `None`: 512 MiB.
+    /// The constants of the file do not count, and packed ones that several plans have count once.
+    /// The last plan is kept in any case.
+    pub plan_bytes: Option<usize>,
 }
+
+/// Options of a run. Take those that are not set from the default: later versions may add some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// The one for whom it runs.
+    pub caller: Caller,
+}
+
+/// Threads that several networks share: those of a server, for instance. They are started when they
+/// are needed first.
+///
+/// ```no_run
+/// use cellstream_network::{Network, NetworkOptions, NetworkThreads};
+///
+/// let threads = NetworkThreads::new(None);
+/// let options = NetworkOptions::default();
+/// let encoder = Network::open_on("encoder.onnx", options, &threads)?;
+/// let decoder = Network::open_on("decoder.onnx", options, &threads)?;
+/// # Ok::<(), cellstream_network::NetworkError>(())
+/// ```
+#[derive(Clone)]
+pub struct NetworkThreads(Arc<Threads>);
+
+impl NetworkThreads {
+    /// So many threads; `None`: one for each core.
+    pub fn new(threads: Option<usize>) -> NetworkThreads {
+        let count = threads.unwrap_or_else(|| Topology::detect().team_size());
+        NetworkThreads(Arc::new(Threads::new(count)))
+    }
+}
+
+/// The plan for inputs of certain shapes: [`Network::prepare`] makes one.
+#[derive(Clone)]
+pub struct PreparedPlan(Arc<Plan>);
 
 /// An input or an output of a network.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,9 +89,6 @@ pub struct NamedTensor {
     /// Its value.
     pub tensor: Tensor,
 }
-
-/// Most plans that are kept, each for other shapes of the inputs.
-const KEPT_PLANS: usize = 8;
 
 /// Most elements of an input whose value a plan may depend on.
 const SMALL: usize = 64;
@@ -79,15 +116,7 @@ pub struct Network {
     outputs: Vec<NetworkPort>,
     /// For each input: whether the branches of the graph may depend on its value.
     decides: Vec<bool>,
-    plans: Mutex<Plans>,
-}
-
-#[derive(Default)]
-struct Plans {
-    /// The plan that was used last is the last.
-    kept: Vec<(Vec<Known>, Arc<Plan>)>,
-    /// Number of plans that were made for values of inputs that choose branches.
-    of_values: usize,
+    plans: Plans,
 }
 
 impl Network {
@@ -107,7 +136,24 @@ impl Network {
         path: impl AsRef<Path>,
         options: NetworkOptions,
     ) -> Result<Network, NetworkError> {
-        Network::new(source::open(path.as_ref())?, options)
+        let threads = NetworkThreads::new(options.threads);
+        Network::new(source::open_shared(path.as_ref())?, options, &threads)
+    }
+
+    /// As [`Network::open_with`], on threads that other networks may share.
+    ///
+    /// # Errors
+    /// As [`Network::open`]; [`NetworkError::Options`] if the options have a number of threads.
+    pub fn open_on(
+        path: impl AsRef<Path>,
+        options: NetworkOptions,
+        threads: &NetworkThreads,
+    ) -> Result<Network, NetworkError> {
+        if options.threads.is_some() {
+            let why = "a network on given threads takes no number of threads; leave it out";
+            return Err(NetworkError::Options(why.into()));
+        }
+        Network::new(source::open_shared(path.as_ref())?, options, threads)
     }
 
     /// Loads the bytes of a file, which keeps no data in others.
@@ -115,10 +161,16 @@ impl Network {
     /// # Errors
     /// As [`Network::open`].
     pub fn from_bytes(bytes: &[u8], options: NetworkOptions) -> Result<Network, NetworkError> {
-        Network::new(source::prepare(bytes, None)?, options)
+        let threads = NetworkThreads::new(options.threads);
+        Network::new(source::shared(bytes, None)?, options, &threads)
     }
 
-    fn new(model: ModelProto, options: NetworkOptions) -> Result<Network, NetworkError> {
+    fn new(
+        source: Source,
+        options: NetworkOptions,
+        threads: &NetworkThreads,
+    ) -> Result<Network, NetworkError> {
+        let Source { model, constants } = source;
         let graph = graph(&model);
         let inputs: Vec<NetworkPort> = source::inputs_of(graph).map(port).collect();
         let outputs = graph.output.iter().map(port).collect();
@@ -126,23 +178,21 @@ impl Network {
             return Err(malformed("an input of the graph has no name"));
         }
         let deciding = deciding_inputs(graph);
-        let threads = options
-            .threads
-            .unwrap_or_else(|| Topology::detect().team_size());
         Ok(Network {
             executors: Executors::new(
-                threads,
+                Arc::clone(&threads.0),
                 RegionOptions {
                     precision: options.precision,
                     clips_outputs: options.clips_outputs,
                 },
+                constants,
             ),
             decides: { inputs.iter() }
                 .map(|input| deciding.contains(&input.name.as_str()))
                 .collect(),
             inputs,
             outputs,
-            plans: Mutex::default(),
+            plans: Plans::new(options.plan_bytes.unwrap_or(plans::DEFAULT_BYTES)),
             model,
         })
     }
@@ -158,16 +208,114 @@ impl Network {
     }
 
     /// Runs the network. The first run with inputs of other shapes than before prepares a plan for
-    /// them, which takes longer; the last eight plans are kept.
+    /// them, which takes longer; plans are kept up to [`NetworkOptions::plan_bytes`]. Threads that
+    /// run at the same time do not wait while another one prepares a plan for other shapes.
     ///
     /// # Errors
     /// [`NetworkError::Input`] for a missing, unknown or unfitting input; other errors name the
     /// node that cannot be computed.
     pub fn run(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<NamedTensor>, NetworkError> {
+        self.run_with(inputs, RunOptions::default())
+    }
+
+    /// As [`Network::run`], with options.
+    ///
+    /// # Errors
+    /// As [`Network::run`].
+    pub fn run_with(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        options: RunOptions,
+    ) -> Result<Vec<NamedTensor>, NetworkError> {
         let values = self.ordered(inputs)?;
-        let plan = self.plan(&values)?;
+        let plan = self.plan(&values, options.caller)?;
+        self.run_plan(&plan, &values)
+    }
+
+    /// Whether plans for inputs of these shapes are kept. They may be for other values. It takes
+    /// microseconds; a name that the network does not have is of no plan.
+    pub fn has_plan(&self, shapes: &[(&str, &[usize])]) -> bool {
+        let of_inputs = self.inputs.iter().map(|input| {
+            let found = shapes.iter().find(|(name, _)| *name == input.name);
+            found.map(|(_, shape)| shape.to_vec())
+        });
+        let of_inputs: Option<Vec<Vec<usize>>> = of_inputs.collect();
+        of_inputs.is_some_and(|shapes| self.plans.has(&shapes))
+    }
+
+    /// The plan for these inputs, if it is kept. It takes microseconds.
+    ///
+    /// # Errors
+    /// [`NetworkError::Input`] as for [`Network::run`].
+    pub fn prepared(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        options: RunOptions,
+    ) -> Result<Option<PreparedPlan>, NetworkError> {
+        let values = self.ordered(inputs)?;
+        let found = self.plans.find(&values, options.caller);
+        Ok(found.map(PreparedPlan))
+    }
+
+    /// The plan for these inputs, which is made if it is not kept. A server makes plans beside the
+    /// thread that runs the network.
+    ///
+    /// ```no_run
+    /// # use cellstream_network::{Network, RunOptions, Tensor};
+    /// # let network = Network::open("model.onnx")?;
+    /// let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
+    /// let plan = network.prepare(&[("x", &x)], RunOptions::default())?;
+    /// let outputs = network.run_prepared(&plan, &[("x", &x)])?;
+    /// # Ok::<(), cellstream_network::NetworkError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Network::run`].
+    pub fn prepare(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        options: RunOptions,
+    ) -> Result<PreparedPlan, NetworkError> {
+        let values = self.ordered(inputs)?;
+        let plan = self.plan(&values, options.caller)?;
+        Ok(PreparedPlan(plan))
+    }
+
+    /// Runs the network with a plan of [`Network::prepare`] for the same inputs.
+    ///
+    /// # Errors
+    /// As [`Network::run`]; [`NetworkError::Input`] for an input that the plan is not for.
+    pub fn run_prepared(
+        &self,
+        prepared: &PreparedPlan,
+        inputs: &[(&str, &Tensor)],
+    ) -> Result<Vec<NamedTensor>, NetworkError> {
+        let values = self.ordered(inputs)?;
+        let PreparedPlan(plan) = prepared;
+        let mut known = plan.known.iter().zip(&values);
+        if let Some(index) = known.position(|(known, value)| !known.fits(value)) {
+            return Err(NetworkError::Input {
+                name: self.inputs[index].name.clone(),
+                why: "the plan was prepared for another shape or value; prepare one for this"
+                    .into(),
+            });
+        }
+        self.run_plan(plan, &values)
+    }
+
+    /// The plans that are kept, and that were made.
+    pub fn plan_stats(&self) -> PlanStats {
+        self.plans.stats()
+    }
+
+    /// Number of nodes of the graph, those of branches and bodies included.
+    pub fn nodes(&self) -> usize {
+        source::node_names(graph(&self.model)).len()
+    }
+
+    fn run_plan(&self, plan: &Plan, values: &[&Tensor]) -> Result<Vec<NamedTensor>, NetworkError> {
         // tract panics at some graphs that contradict themselves.
-        let ran = catch_panic(|| plan.run(&values));
+        let ran = catch_panic(|| plan.run(values));
         let ran = ran.unwrap_or_else(|panic| {
             let why = format!("tract panicked: {}", panic.message());
             Err(NetworkError::Run { why })
@@ -263,21 +411,13 @@ impl Network {
     }
 
     /// The plan for these inputs.
-    fn plan(&self, values: &[&Tensor]) -> Result<Arc<Plan>, NetworkError> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |(known, _): &(Vec<Known>, Arc<Plan>)| {
-            let mut pairs = known.iter().zip(values);
-            pairs.all(|(known, value)| match known {
-                Known::Shape(shape) => shape == value.shape(),
-                Known::Value(of_plan) => of_plan == *value,
-            })
-        };
-        if let Some(at) = plans.kept.iter().position(fits) {
-            let found = plans.kept.remove(at);
-            let plan = Arc::clone(&found.1);
-            plans.kept.push(found);
-            return Ok(plan);
-        }
+    fn plan(&self, values: &[&Tensor], caller: Caller) -> Result<Arc<Plan>, NetworkError> {
+        let make = |of_values: usize| self.make_plan(values, of_values);
+        self.plans.get(values, caller, make)
+    }
+
+    /// Makes the plan for these inputs. `of_values`: number of plans that were made for values.
+    fn make_plan(&self, values: &[&Tensor], of_values: usize) -> Result<Plan, NetworkError> {
         let small = |value: &Tensor| match value.data().element_type() {
             ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
             _ => value.data().len() <= SMALL,
@@ -291,39 +431,28 @@ impl Network {
                 })
                 .collect()
         };
-        let has_values =
-            |known: &[Known]| known.iter().any(|known| matches!(known, Known::Value(_)));
-        let of_values = plans.of_values < MAX_PLANS_OF_VALUES;
+        let has_values = |known: &[Known]| known.iter().any(Known::is_value);
+        let of_values = of_values < MAX_PLANS_OF_VALUES;
         // A single number is a mode; several are data.
         let is_mode = |index: usize| self.decides[index] && values[index].data().len() == 1;
         let first = known(&|index| of_values && is_mode(index));
-        let (known, plan) = match self.prepare(&first) {
-            Ok(plan) => (first, plan),
-            Err(why) => {
-                // The values of all small integers may decide on shapes.
-                let all = known(&|_| true);
-                if !has_values(&all) || all == first {
-                    return Err(why);
-                }
-                let plan = self.prepare(&all)?;
-                (all, plan)
+        self.plan_of(first.clone()).or_else(|why| {
+            // The values of all small integers may decide on shapes.
+            let all = known(&|_| true);
+            if !has_values(&all) || all == first {
+                return Err(why);
             }
-        };
-        let plan = Arc::new(plan);
-        if plans.kept.len() >= KEPT_PLANS {
-            plans.kept.remove(0);
-        }
-        plans.of_values += usize::from(has_values(&known));
-        plans.kept.push((known, Arc::clone(&plan)));
-        Ok(plan)
+            self.plan_of(all)
+        })
     }
 
-    fn prepare(&self, known: &[Known]) -> Result<Plan, NetworkError> {
-        let inputs = self.inputs.iter().zip(known);
-        let inputs: Vec<_> = inputs
-            .map(|(input, known)| (input.name.as_str(), known.clone()))
+    fn plan_of(&self, known: Vec<Known>) -> Result<Plan, NetworkError> {
+        let names: Vec<&str> = self
+            .inputs
+            .iter()
+            .map(|input| input.name.as_str())
             .collect();
-        let plan = catch_panic(|| Plan::new(&self.model, &self.executors, &inputs));
+        let plan = catch_panic(|| Plan::new(&self.model, &self.executors, &names, known));
         plan.unwrap_or_else(|panic| {
             let why = format!("tract panicked: {}", panic.message());
             Err(NetworkError::Plan { why })

@@ -9,6 +9,7 @@ use tract_onnx::tract_hir::internal::*;
 use crate::NetworkError;
 use crate::control_flow;
 use crate::dense;
+use crate::derived::PlanMemory;
 use crate::evaluation::{Evaluation, planning};
 use crate::executors::Executors;
 use crate::fusion;
@@ -23,6 +24,9 @@ pub(crate) struct Plan {
     threads: Arc<Threads>,
     /// The inputs of the network that it reads, in the order of its own.
     reads: Vec<usize>,
+    /// Of each input, in the order of the network.
+    pub known: Vec<Known>,
+    pub memory: PlanMemory,
 }
 
 /// What is known of an input before a run.
@@ -33,16 +37,31 @@ pub(crate) enum Known {
     Value(Value),
 }
 
+impl Known {
+    pub fn is_value(&self) -> bool {
+        matches!(self, Known::Value(_))
+    }
+
+    /// Whether a plan that knows this is for a value.
+    pub fn fits(&self, value: &Value) -> bool {
+        match self {
+            Known::Shape(shape) => shape == value.shape(),
+            Known::Value(of_plan) => of_plan == value,
+        }
+    }
+}
+
 impl Plan {
-    /// Prepares a model whose inputs are known so far.
+    /// Prepares a model whose inputs, which have these names, are known so far.
     pub fn new(
         model: &ModelProto,
         executors: &Executors,
-        inputs: &[(&str, Known)],
+        names: &[&str],
+        known: Vec<Known>,
     ) -> Result<Plan, NetworkError> {
         let mut graph = graph(model).clone();
         let mut reads = Vec::new();
-        for (index, (name, known)) in inputs.iter().enumerate() {
+        for (index, (name, known)) in names.iter().zip(&known).enumerate() {
             match known {
                 Known::Shape(shape) => {
                     fix_shape(&mut graph, name, shape);
@@ -62,10 +81,15 @@ impl Plan {
         fusion::fuse(&mut graph, &evaluation);
         dense::rewrite(&mut graph);
         let typed = evaluation.typed(graph)?;
-        let optimized = typed.into_optimized().map_err(planning)?;
+        let mut optimized = typed.into_optimized().map_err(planning)?;
+        let memory = executors
+            .derived
+            .share(&mut optimized, &executors.constants);
         let model = optimized.into_runnable().map_err(planning)?;
         Ok(Plan {
             model,
+            known,
+            memory,
             threads: Arc::clone(&executors.threads),
             reads,
         })

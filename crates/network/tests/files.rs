@@ -130,6 +130,85 @@ fn external_data_stays_in_the_folder_of_the_model() {
     assert!(matches!(refused, NetworkError::ExternalData { .. }));
 }
 
+/// A model whose only constant is in another file, and large enough that all plans share it.
+fn of_large(location: &str, offset: usize, length: usize) -> Vec<u8> {
+    let w = TensorProto {
+        dims: vec![LARGE as i64],
+        ..external(location, &offset.to_string(), &length.to_string())
+    };
+    sum(w, &[17]).encode_to_vec()
+}
+
+const LARGE: usize = 1000;
+
+#[test]
+fn large_external_data_has_the_values_of_the_file_when_it_was_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, data) = (folder.path().join("model.onnx"), folder.path().join("w"));
+    let values: Vec<f32> = (0..LARGE).map(|index| index as f32 * 0.37).collect();
+    let bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    let padded = [&[7; 12][..], &bytes].concat();
+    std::fs::write(&data, &padded).unwrap();
+    let x = Tensor::new(&[LARGE], vec![0.25f32; LARGE]).unwrap();
+    let run = |network: &Network| {
+        let outputs = network.run(&[("x", &x)]).unwrap();
+        outputs[0].tensor.floats().unwrap().to_vec()
+    };
+    let inside = open(&sum(constant("w", &[LARGE], &values), &[17])).unwrap();
+    std::fs::write(&path, of_large("w", 12, 4 * LARGE)).unwrap();
+    let network = Network::open(&path).unwrap();
+    assert_eq!(run(&network), run(&inside));
+    // Replaced and cut off beneath the network; a plan for another shape is made afterwards.
+    std::fs::write(&data, vec![9; padded.len()]).unwrap();
+    assert_eq!(run(&network), run(&inside));
+    std::fs::File::create(&data).unwrap();
+    let rows = Tensor::new(&[2, LARGE], vec![0.25f32; 2 * LARGE]).unwrap();
+    let outputs = network.run(&[("x", &rows)]).unwrap();
+    let expected = run(&inside);
+    assert_eq!(
+        outputs[0].tensor.floats().unwrap(),
+        [expected.clone(), expected].concat()
+    );
+}
+
+#[test]
+fn large_external_data_must_be_there_and_have_the_length_of_its_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    std::fs::write(folder.path().join("w"), vec![0; 4 * LARGE]).unwrap();
+    for (offset, length, why) in [
+        (1, 4 * LARGE, "which has 4000 bytes"),
+        (0, 4 * LARGE + 4, "which has 4000 bytes"),
+        (usize::MAX, 4 * LARGE, "which has 4000 bytes"),
+        (0, 4 * LARGE - 4, "are not a tensor of the shape [1000]"),
+    ] {
+        std::fs::write(&path, of_large("w", offset, length)).unwrap();
+        let refused = Network::open(&path).err().unwrap();
+        assert!(refused.to_string().contains(why), "{refused}");
+        assert!(matches!(refused, NetworkError::ExternalData { .. }));
+    }
+}
+
+#[test]
+fn a_reference_to_a_shared_constant_in_a_file_is_refused() {
+    let mut w = TensorProto {
+        data_location: Some(1),
+        ..weights()
+    };
+    w.external_data.push(StringStringEntryProto {
+        key: "cellstream.index".into(),
+        value: "0".into(),
+    });
+    let refused = open(&sum(w, &[17])).err().unwrap();
+    assert!(
+        matches!(refused, NetworkError::ExternalData { .. }),
+        "{refused}"
+    );
+}
+
 #[test]
 fn the_beginning_of_a_file_is_refused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");

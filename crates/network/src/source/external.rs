@@ -1,67 +1,155 @@
 //! Data that a model keeps in other files.
 //!
 //! A path must be relative and stay within the folder of the model, also through links.
+//!
+//! Data is read, not mapped: the values stay as they are when the file is replaced or cut off. With
+//! a map, values would change, and reading past the new end would end the process. Large constants
+//! are read once, into the memory that all plans share; tract's tensors own their memory anyway.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use tract_onnx::pb::tensor_proto::DataLocation;
+use tract_onnx::pb::tensor_proto::{DataLocation, DataType};
 use tract_onnx::pb::{GraphProto, TensorProto};
+use tract_onnx::prelude::{DatumType, Tensor};
 
 use super::MAX_BYTES;
+use super::constants::{Constants, MIN_BYTES, is_value};
 use super::names::subgraphs_mut;
 use crate::NetworkError;
 
-/// Reads the external data of all tensors of a graph and those within.
-pub(super) fn load(graph: &mut GraphProto, folder: Option<&Path>) -> Result<(), NetworkError> {
-    let mut left = MAX_BYTES;
-    load_in(graph, folder, &mut left)
-}
-
-fn load_in(
+/// Reads the external data of all tensors of a graph and those within. Large constants are added to
+/// `constants`, if it is there; all others are written into the graph.
+pub(super) fn load(
     graph: &mut GraphProto,
     folder: Option<&Path>,
-    left: &mut u64,
+    constants: Option<&mut Constants>,
 ) -> Result<(), NetworkError> {
-    for tensor in &mut graph.initializer {
-        load_tensor(tensor, folder, left)?;
-    }
-    for node in &mut graph.node {
-        for attribute in &mut node.attribute {
-            for tensor in attribute.t.iter_mut().chain(&mut attribute.tensors) {
-                load_tensor(tensor, folder, left)?;
+    let mut reader = Reader {
+        folder,
+        left: MAX_BYTES,
+        constants,
+    };
+    reader.load(graph)
+}
+
+struct Reader<'a> {
+    folder: Option<&'a Path>,
+    /// Bytes that may still be read.
+    left: u64,
+    constants: Option<&'a mut Constants>,
+}
+
+/// A part of a file.
+struct Part {
+    file: File,
+    /// Its name in the model.
+    location: String,
+    /// In bytes.
+    length: u64,
+}
+
+impl Reader<'_> {
+    fn load(&mut self, graph: &mut GraphProto) -> Result<(), NetworkError> {
+        for tensor in &mut graph.initializer {
+            self.load_tensor(tensor, true)?;
+        }
+        for node in &mut graph.node {
+            let may_share = is_value(node);
+            for attribute in &mut node.attribute {
+                for tensor in attribute.t.iter_mut().chain(&mut attribute.tensors) {
+                    self.load_tensor(tensor, may_share && attribute.name == "value")?;
+                }
+            }
+            for inner in subgraphs_mut(node) {
+                self.load(inner)?;
             }
         }
-        for inner in subgraphs_mut(node) {
-            load_in(inner, folder, left)?;
+        Ok(())
+    }
+
+    fn load_tensor(
+        &mut self,
+        tensor: &mut TensorProto,
+        may_share: bool,
+    ) -> Result<(), NetworkError> {
+        if tensor.data_location != Some(DataLocation::External as i32) {
+            return Ok(());
         }
+        let read = self.read(tensor, may_share);
+        read.map_err(|why| NetworkError::ExternalData {
+            tensor: tensor.name.clone(),
+            why,
+        })
     }
-    Ok(())
+
+    fn read(&mut self, tensor: &mut TensorProto, may_share: bool) -> Result<(), String> {
+        let folder =
+            { self.folder }.ok_or("the model was not read from a folder; open it by its path")?;
+        let mut part = part(tensor, folder)?;
+        self.left = { self.left.checked_sub(part.length) }
+            .ok_or_else(|| format!("all external data exceeds {MAX_BYTES} bytes"))?;
+        if let Some(constants) = &mut self.constants
+            && may_share
+            && part.length >= MIN_BYTES as u64
+            && let Some(datum) = shared_type(tensor)
+        {
+            let values = part.read_values(datum, &tensor.dims)?;
+            constants.add(tensor, values);
+            return Ok(());
+        }
+        let mut data = Vec::new();
+        part.read(|file| file.read_to_end(&mut data).map(drop))?;
+        tensor.raw_data = data;
+        tensor.external_data.clear();
+        tensor.data_location = None;
+        Ok(())
+    }
 }
 
-fn load_tensor(
-    tensor: &mut TensorProto,
-    folder: Option<&Path>,
-    left: &mut u64,
-) -> Result<(), NetworkError> {
-    if tensor.data_location != Some(DataLocation::External as i32) {
-        return Ok(());
+/// The type of the elements, if any bytes are values of it.
+fn shared_type(tensor: &TensorProto) -> Option<DatumType> {
+    let datum = DataType::try_from(tensor.data_type).ok()?.try_into().ok()?;
+    match datum {
+        DatumType::Bool | DatumType::String => None,
+        datum => Some(datum),
     }
-    let read = folder
-        .ok_or_else(|| "the model was not read from a folder; open it by its path".to_owned())
-        .and_then(|folder| read(tensor, folder, left));
-    let data = read.map_err(|why| NetworkError::ExternalData {
-        tensor: tensor.name.clone(),
-        why,
-    })?;
-    tensor.raw_data = data;
-    tensor.external_data.clear();
-    tensor.data_location = None;
-    Ok(())
 }
 
-fn read(tensor: &TensorProto, folder: &Path, left: &mut u64) -> Result<Vec<u8>, String> {
+impl Part {
+    fn read(
+        &mut self,
+        read: impl FnOnce(&mut std::io::Take<&mut File>) -> std::io::Result<()>,
+    ) -> Result<(), String> {
+        let read = read(&mut Read::take(&mut self.file, self.length));
+        read.map_err(|why| format!("{:?}: {why}", self.location))
+    }
+
+    /// Reads a tensor.
+    fn read_values(&mut self, datum: DatumType, dims: &[i64]) -> Result<Tensor, String> {
+        let shape: Vec<usize> = { dims.iter() }
+            .map(|&size| usize::try_from(size).map_err(|_| format!("an axis has the size {size}")))
+            .collect::<Result<_, _>>()?;
+        let mut sizes = shape.iter().map(|&size| size as u64);
+        let needed = sizes.try_fold(datum.size_of() as u64, u64::checked_mul);
+        if needed != Some(self.length) {
+            return Err(format!(
+                "{} bytes are not a tensor of the shape {shape:?} with elements of {} bytes",
+                self.length,
+                datum.size_of()
+            ));
+        }
+        let failed = |why| format!("{why:#}");
+        let mut values = Tensor::zero_dt(datum, &shape).map_err(failed)?;
+        let mut plain = values.try_as_plain_ram_mut().map_err(failed)?;
+        self.read(|file| file.read_exact(plain.as_bytes_mut()))?;
+        Ok(values)
+    }
+}
+
+/// Finds the data of a tensor.
+fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
     let entry = |key: &str| {
         let entries = tensor.external_data.iter();
         let mut of_key = entries.filter(|entry| entry.key == key);
@@ -88,15 +176,13 @@ fn read(tensor: &TensorProto, folder: &Path, left: &mut u64) -> Result<Vec<u8>, 
             "{length} bytes from byte {offset} of {location:?}, which has {has} bytes"
         ));
     }
-    *left = left
-        .checked_sub(length)
-        .ok_or_else(|| format!("all external data exceeds {MAX_BYTES} bytes"))?;
     file.seek(SeekFrom::Start(offset))
         .map_err(|why| why.to_string())?;
-    let mut data = Vec::new();
-    let got = file.take(length).read_to_end(&mut data);
-    got.map_err(|why| format!("{location:?}: {why}"))?;
-    Ok(data)
+    Ok(Part {
+        file,
+        location: location.to_owned(),
+        length,
+    })
 }
 
 /// The file of this name in the folder.

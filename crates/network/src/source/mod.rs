@@ -1,6 +1,7 @@
 //! Reads ONNX files and prepares their graphs.
 
 pub(crate) mod attributes;
+pub(crate) mod constants;
 mod external;
 pub(crate) mod flat;
 mod functions;
@@ -15,6 +16,7 @@ use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 
 use self::attributes::is_standard;
+use self::constants::Constants;
 use crate::NetworkError;
 pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 
@@ -26,11 +28,36 @@ const MAX_BYTES: u64 = 8 << 30;
 
 /// Reads a file, with the data that it keeps in others.
 pub(crate) fn open(path: &Path) -> Result<ModelProto, NetworkError> {
-    let bytes = read(path)?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    prepare(&bytes, Some(folder.unwrap_or(Path::new("."))))
+    prepare(&read(path)?, Some(folder_of(path)), None)
+}
+
+/// As [`open`], with the large constants beside the graph.
+pub(crate) fn open_shared(path: &Path) -> Result<Source, NetworkError> {
+    shared(&read(path)?, Some(folder_of(path)))
+}
+
+/// As [`open_shared`], of the bytes of a file. `folder`: where it may keep other data.
+pub(crate) fn shared(bytes: &[u8], folder: Option<&Path>) -> Result<Source, NetworkError> {
+    let mut constants = Constants::default();
+    let mut model = prepare(bytes, folder, Some(&mut constants))?;
+    model
+        .graph
+        .iter_mut()
+        .for_each(|graph| constants.take(graph));
+    Ok(Source { model, constants })
+}
+
+/// A prepared model.
+pub(crate) struct Source {
+    pub model: ModelProto,
+    /// Its large constants, to which the graph refers.
+    pub constants: Constants,
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Reads a file of any opset for questions about it, without its external data.
@@ -72,12 +99,17 @@ pub(crate) fn inputs_of(graph: &GraphProto) -> impl Iterator<Item = &ValueInfoPr
     inputs.filter(move |input| !constants.contains(input.name.as_str()))
 }
 
-/// Reads the bytes of a file. `folder`: where it may keep other data.
-pub(crate) fn prepare(bytes: &[u8], folder: Option<&Path>) -> Result<ModelProto, NetworkError> {
+/// Reads the bytes of a file. `folder`: where it may keep other data; `constants`: as for
+/// [`external::load`].
+fn prepare(
+    bytes: &[u8],
+    folder: Option<&Path>,
+    constants: Option<&mut Constants>,
+) -> Result<ModelProto, NetworkError> {
     let mut model = decode(bytes)?;
     check_opset(&model)?;
     let mut graph = (model.graph.take()).ok_or_else(|| malformed("it has no graph"))?;
-    external::load(&mut graph, folder)?;
+    external::load(&mut graph, folder, constants)?;
     functions::inline(&mut graph, &std::mem::take(&mut model.functions))?;
     names::complete(&mut graph);
     rewrites::rewrite(&mut graph);

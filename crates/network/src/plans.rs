@@ -1,0 +1,361 @@
+//! Plans that are kept, by the shapes of inputs.
+//!
+//! ```text
+//! bound    the plans that are kept have at most so many bytes together; constants that several
+//!          plans have count once
+//! claims   a plan is kept for each caller that has used it. Beyond the bound, the caller with the
+//!          most bytes loses the plan that it has not used for longest; callers that have not used
+//!          a plan for ten minutes lose it before
+//! making   a thread makes a plan without a lock: runs with other plans go on. Threads that need
+//!          the same one wait for it
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::plan::{Known, Plan};
+use crate::{NetworkError, Tensor};
+
+/// Bytes of kept plans, if the options name none.
+pub(crate) const DEFAULT_BYTES: usize = 512 << 20;
+
+/// A plan that a caller has not used for so long is not protected from others.
+const IDLE: Duration = Duration::from_mins(10);
+
+/// The one for whom a network runs, such as a client of a server. Plans that a caller uses are kept
+/// although others need many plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Caller(pub u64);
+
+/// The plans that a network keeps, and has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlanStats {
+    /// Plans that are kept.
+    pub kept: usize,
+    /// Their bytes, apart from the constants of the file; constants that several plans have count
+    /// once.
+    pub bytes: usize,
+    /// Plans that were made.
+    pub made: u64,
+    /// Plans that were kept and are not any more.
+    pub evicted: u64,
+}
+
+/// See the [module](self).
+pub(crate) struct Plans {
+    /// Most bytes.
+    bound: usize,
+    state: Mutex<State>,
+    /// A plan was made, or could not be.
+    made: Condvar,
+}
+
+/// The shapes of all inputs.
+type Shapes = Vec<Vec<usize>>;
+
+#[derive(Default)]
+struct State {
+    /// By the shapes of all inputs; several where values are part of the plans.
+    kept: HashMap<Shapes, Vec<Kept>>,
+    making: HashSet<Shapes>,
+    /// Number of plans that were made for values of inputs.
+    of_values: usize,
+    made: u64,
+    evicted: u64,
+}
+
+struct Kept {
+    plan: Arc<Plan>,
+    /// The callers that have used it, and when they did last.
+    claims: Vec<(Caller, Instant)>,
+}
+
+impl Plans {
+    pub fn new(bound: usize) -> Plans {
+        Plans {
+            bound,
+            state: Mutex::default(),
+            made: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn stats(&self) -> PlanStats {
+        let state = self.lock();
+        PlanStats {
+            kept: state.kept.values().map(Vec::len).sum(),
+            bytes: bytes(state.kept.values().flatten()),
+            made: state.made,
+            evicted: state.evicted,
+        }
+    }
+
+    /// Whether there are plans for these shapes.
+    pub fn has(&self, shapes: &Shapes) -> bool {
+        self.lock().kept.contains_key(shapes)
+    }
+
+    /// The plan for these inputs, if it is kept.
+    pub fn find(&self, values: &[&Tensor], caller: Caller) -> Option<Arc<Plan>> {
+        self.lock().find(&shapes(values), values, caller)
+    }
+
+    /// The plan for these inputs, which `make` makes if it is not kept. It is given the number of
+    /// plans that were made for values of inputs.
+    pub fn get(
+        &self,
+        values: &[&Tensor],
+        caller: Caller,
+        make: impl FnOnce(usize) -> Result<Plan, NetworkError>,
+    ) -> Result<Arc<Plan>, NetworkError> {
+        let shapes = shapes(values);
+        let mut state = self.lock();
+        let of_values = loop {
+            if let Some(plan) = state.find(&shapes, values, caller) {
+                return Ok(plan);
+            }
+            if state.making.insert(shapes.clone()) {
+                break state.of_values;
+            }
+            let waited = self.made.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        // Ends also if `make` fails.
+        let _making = Making {
+            plans: self,
+            shapes: &shapes,
+        };
+        let plan = Arc::new(make(of_values)?);
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.made += 1;
+        state.of_values += usize::from(plan.known.iter().any(Known::is_value));
+        state.kept.entry(shapes.clone()).or_default().push(Kept {
+            plan: Arc::clone(&plan),
+            claims: vec![(caller, now)],
+        });
+        state.evict(self.bound, now);
+        Ok(plan)
+    }
+}
+
+struct Making<'a> {
+    plans: &'a Plans,
+    shapes: &'a Shapes,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.plans.lock().making.remove(self.shapes);
+        self.plans.made.notify_all();
+    }
+}
+
+fn shapes(values: &[&Tensor]) -> Shapes {
+    values.iter().map(|value| value.shape().to_vec()).collect()
+}
+
+/// The bytes of plans together.
+fn bytes<'a>(kept: impl Iterator<Item = &'a Kept>) -> usize {
+    let mut shared: HashSet<usize> = HashSet::new();
+    let mut bytes = 0;
+    for Kept { plan, .. } in kept {
+        bytes += plan.memory.own;
+        let new = plan.memory.shared.iter();
+        let new = new.filter(|(address, _)| shared.insert(**address));
+        bytes += new.map(|(_, bytes)| bytes).sum::<usize>();
+    }
+    bytes
+}
+
+impl State {
+    fn find(&mut self, shapes: &Shapes, values: &[&Tensor], caller: Caller) -> Option<Arc<Plan>> {
+        let of_shapes = self.kept.get_mut(shapes)?;
+        let fits = |kept: &&mut Kept| {
+            let mut pairs = kept.plan.known.iter().zip(values);
+            pairs.all(|(known, value)| known.fits(value))
+        };
+        let kept = of_shapes.iter_mut().find(fits)?;
+        let now = Instant::now();
+        match kept.claims.iter_mut().find(|(other, _)| *other == caller) {
+            Some((_, last)) => *last = now,
+            None => kept.claims.push((caller, now)),
+        }
+        Some(Arc::clone(&kept.plan))
+    }
+
+    /// Ends claims until the plans have at most so many bytes. The last plan stays.
+    fn evict(&mut self, bound: usize, now: Instant) {
+        while self.kept.values().map(Vec::len).sum::<usize>() > 1
+            && bytes(self.kept.values().flatten()) > bound
+            && let Some((caller, last)) = self.victim(now)
+        {
+            let mut evicted = 0;
+            self.kept.retain(|_, of_shapes| {
+                of_shapes.retain_mut(|kept| {
+                    kept.claims.retain(|claim| *claim != (caller, last));
+                    evicted += u64::from(kept.claims.is_empty());
+                    !kept.claims.is_empty()
+                });
+                !of_shapes.is_empty()
+            });
+            self.evicted += evicted;
+        }
+    }
+
+    /// The claim that ends first.
+    fn victim(&self, now: Instant) -> Option<(Caller, Instant)> {
+        let all = || self.kept.values().flatten();
+        let claims = || all().flat_map(|kept| kept.claims.iter().copied());
+        let oldest = claims().min_by_key(|(_, last)| *last)?;
+        if now.saturating_duration_since(oldest.1) > IDLE {
+            return Some(oldest);
+        }
+        let callers: HashSet<Caller> = claims().map(|(caller, _)| caller).collect();
+        let bytes_of = |caller: &Caller| {
+            let is_own = |kept: &&Kept| kept.claims.iter().any(|(other, _)| other == caller);
+            bytes(all().filter(is_own))
+        };
+        // Of equal ones, the same each time.
+        let heaviest = callers
+            .into_iter()
+            .max_by_key(|caller| (bytes_of(caller), *caller))?;
+        let own = claims().filter(|(caller, _)| *caller == heaviest);
+        own.min_by_key(|(_, last)| *last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+
+    use super::*;
+    use crate::ElementType;
+    use crate::executors::Executors;
+    use crate::recurrent::RegionOptions;
+    use crate::source::constants::Constants;
+    use crate::source::of_any_size;
+    use crate::threads::Threads;
+
+    /// The plan of `y = relu(x)`.
+    fn plan(x: &Tensor) -> Plan {
+        let output = ValueInfoProto {
+            name: "y".into(),
+            ..ValueInfoProto::default()
+        };
+        let model = ModelProto {
+            ir_version: 8,
+            opset_import: vec![OperatorSetIdProto {
+                version: 17,
+                ..OperatorSetIdProto::default()
+            }],
+            graph: Some(GraphProto {
+                node: vec![NodeProto {
+                    op_type: "Relu".into(),
+                    input: vec!["x".into()],
+                    output: vec!["y".into()],
+                    ..NodeProto::default()
+                }],
+                input: vec![of_any_size("x", ElementType::F32, 1)],
+                output: vec![output],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        };
+        let threads = Arc::new(Threads::new(1));
+        let executors = Executors::new(threads, RegionOptions::default(), Constants::default());
+        let known = vec![Known::Shape(x.shape().to_vec())];
+        Plan::new(&model, &executors, &["x"], known).unwrap()
+    }
+
+    fn x(steps: usize) -> Tensor {
+        Tensor::new(&[steps], vec![0.5f32; steps]).unwrap()
+    }
+
+    fn get(plans: &Plans, steps: usize, caller: Caller) {
+        let x = x(steps);
+        plans.get(&[&x], caller, |_| Ok(plan(&x))).unwrap();
+    }
+
+    #[test]
+    fn runs_with_a_plan_go_on_while_another_is_made() {
+        let plans = Plans::new(usize::MAX);
+        get(&plans, 1, Caller(0));
+        let (begun, begins) = channel();
+        let (go_on, goes_on) = channel();
+        std::thread::scope(|scope| {
+            let plans = &plans;
+            let slow = scope.spawn(move || {
+                let x = x(2);
+                plans.get(&[&x], Caller(0), |_| {
+                    begun.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                    Ok(plan(&x))
+                })
+            });
+            begins.recv().unwrap();
+            // With the plan that is there, and one for other shapes.
+            assert!(plans.find(&[&x(1)], Caller(0)).is_some());
+            get(plans, 3, Caller(1));
+            assert!(!slow.is_finished());
+            go_on.send(()).unwrap();
+            assert!(slow.join().unwrap().is_ok());
+        });
+        assert_eq!(plans.stats().made, 3);
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_made_is_tried_again() {
+        let plans = Plans::new(usize::MAX);
+        let x = x(2);
+        let failed = plans.get(&[&x], Caller(0), |_| {
+            Err(NetworkError::Plan { why: String::new() })
+        });
+        assert!(failed.is_err());
+        get(&plans, 2, Caller(0));
+        let stats = plans.stats();
+        assert_eq!((stats.made, stats.kept), (1, 1));
+    }
+
+    #[test]
+    fn callers_that_stay_away_lose_their_plans_first() {
+        let plans = Plans::new(usize::MAX);
+        get(&plans, 1, Caller(1));
+        for steps in 2..5 {
+            get(&plans, steps, Caller(2));
+        }
+        let mut state = plans.lock();
+        let now = Instant::now();
+        let three = bytes(state.kept.values().flatten()) - 1;
+        let caller_1_has_a_plan = |state: &State| state.kept.contains_key(&vec![vec![1]]);
+        state.evict(three, now);
+        assert!(caller_1_has_a_plan(&state), "the other one has more");
+        let two = bytes(state.kept.values().flatten()) - 1;
+        state.evict(two, now + IDLE + Duration::from_secs(1));
+        assert!(!caller_1_has_a_plan(&state));
+        assert_eq!((state.kept.len(), state.evicted), (2, 2));
+    }
+
+    #[test]
+    fn a_plan_of_two_callers_stays_while_one_uses_it() {
+        let plans = Plans::new(usize::MAX);
+        get(&plans, 1, Caller(1));
+        get(&plans, 1, Caller(2));
+        for steps in 2..6 {
+            get(&plans, steps, Caller(1));
+        }
+        let mut state = plans.lock();
+        let bound = 2 * bytes(state.kept.values().flatten()) / 5;
+        state.evict(bound, Instant::now());
+        assert!(state.kept.contains_key(&vec![vec![1]]));
+        assert_eq!(state.kept.len(), 2);
+    }
+}
