@@ -84,7 +84,12 @@ impl Core {
         let flat = flatten(graph(&model));
         let parts = Parts::new(&flat.graph);
         let threads = Arc::new(Threads::new(1));
-        let executors = Executors::new(threads, RegionOptions::default(), Constants::default());
+        let executors = Executors::new(
+            threads,
+            RegionOptions::default(),
+            Constants::default(),
+            true,
+        );
         let cutting = Cutting {
             evaluation: Evaluation {
                 ir_version: model.ir_version,
@@ -95,9 +100,7 @@ impl Core {
             parts,
         };
         let recurrent = flat.graph.node.iter();
-        let recurrent: Vec<&NodeProto> = recurrent
-            .filter(|node| is_recurrent(&node.op_type))
-            .collect();
+        let recurrent: Vec<&NodeProto> = recurrent.filter(|node| is_recurrent(node)).collect();
         if recurrent.is_empty() {
             let why = "the model has no LSTM, GRU, RNN or DynamicQuantizeLSTM node";
             return Err(refused(why));
@@ -182,7 +185,7 @@ impl<'a> Cutting<'a> {
             if !seen.insert(producer.name.as_str()) {
                 continue;
             }
-            if is_recurrent(&producer.op_type) {
+            if is_recurrent(producer) {
                 found.push(producer.name.clone());
             } else if BETWEEN.contains(&producer.op_type.as_str()) {
                 open.extend(producer.input.iter().map(String::as_str));

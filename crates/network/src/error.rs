@@ -49,6 +49,17 @@ pub enum NetworkError {
         /// Its operator.
         operator: String,
     },
+    /// An operator that has not been compared with ONNX's own test cases, or differed in one.
+    #[error(
+        "node {node:?}: operator {operator} has not passed ONNX's own test cases here; \
+         `--unchecked` (`NetworkOptions::unchecked`) runs it, and its results may be wrong"
+    )]
+    Unchecked {
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+    },
     /// The recurrent core cannot be cut out.
     #[error("the recurrent core cannot be cut out: {why}")]
     Cut {

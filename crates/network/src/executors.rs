@@ -15,16 +15,24 @@ pub(crate) struct Executors {
     pub dense: Arc<DenseLayers>,
     pub constants: Arc<Constants>,
     pub derived: DerivedConstants,
+    /// Whether operators run that have not been compared with ONNX's own test cases.
+    pub is_unchecked: bool,
 }
 
 impl Executors {
-    pub fn new(threads: Arc<Threads>, options: RegionOptions, constants: Constants) -> Executors {
+    pub fn new(
+        threads: Arc<Threads>,
+        options: RegionOptions,
+        constants: Constants,
+        is_unchecked: bool,
+    ) -> Executors {
         Executors {
             regions: Regions::new(Arc::clone(&threads), options),
             dense: DenseLayers::new(Arc::clone(&threads)),
             constants: Arc::new(constants),
             derived: DerivedConstants::default(),
             threads,
+            is_unchecked,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The contents of an ONNX file, whether it runs or not.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 use crate::network::port;
-use crate::operators::is_supported;
+use crate::operators::{is_supported, qualified};
 use crate::recurrent::is_recurrent;
 use crate::source::attributes::attribute;
 use crate::source::flat::{Holder, flatten};
@@ -126,23 +126,19 @@ impl Inspection {
             unsupported: Vec::new(),
         };
         for node in &flat.graph.node {
-            match is_recurrent(&node.op_type) {
+            match is_recurrent(node) {
                 true => {
                     let holder = flat.holders.get(&node.name);
                     inspection.recurrent.push(parts.inspect(node, holder));
                 }
-                false => {
-                    *inspection
-                        .operators
-                        .entry(node.op_type.clone())
-                        .or_default() += 1
-                }
+                false => *inspection.operators.entry(qualified(node)).or_default() += 1,
             }
         }
-        let names = inspection.operators.keys();
         // Branches and loops may be decided once the shapes are known.
-        let is_missing = |name: &&String| !is_supported(name) && !matches!(name.as_str(), "Loop");
-        inspection.unsupported = names.filter(is_missing).cloned().collect();
+        let others = flat.graph.node.iter().filter(|node| node.op_type != "Loop");
+        let missing = others.filter(|node| !is_supported(&node.domain, &node.op_type));
+        let missing: BTreeSet<String> = missing.map(qualified).collect();
+        inspection.unsupported = missing.into_iter().collect();
         Ok(inspection)
     }
 }

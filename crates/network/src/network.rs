@@ -7,10 +7,11 @@ use cellstream::execute::team::catch_panic;
 use cellstream::machine::Topology;
 use cellstream::model::Precision;
 use tract_onnx::pb::tensor_shape_proto::dimension;
-use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
+use tract_onnx::pb::{GraphProto, ModelProto, ValueInfoProto, type_proto};
 
 use crate::control_flow::deciding_inputs;
 use crate::executors::Executors;
+use crate::operators;
 use crate::plan::{Known, Plan};
 use crate::plans::{self, Caller, PlanStats, Plans};
 use crate::profile::{ProfiledRun, profiled};
@@ -33,6 +34,9 @@ pub struct NetworkOptions {
     /// The constants of the file do not count, and packed ones that several plans have count once.
     /// The last plan is kept in any case.
     pub plan_bytes: Option<usize>,
+    /// Whether operators also run that have not been compared with ONNX's own test cases. Their
+    /// results may be wrong.
+    pub unchecked: bool,
 }
 
 /// Options of a run. Take those that are not set from the default: later versions may add some.
@@ -177,6 +181,13 @@ impl Network {
         if inputs.iter().any(|input| input.name.is_empty()) {
             return Err(malformed("an input of the graph has no name"));
         }
+        check_types(graph)?;
+        operators::check(
+            graph,
+            &model.opset_import,
+            options.unchecked,
+            operators::Checked::AtOpen,
+        )?;
         let deciding = deciding_inputs(graph);
         Ok(Network {
             executors: Executors::new(
@@ -186,6 +197,7 @@ impl Network {
                     clips_outputs: options.clips_outputs,
                 },
                 constants,
+                options.unchecked,
             ),
             decides: { inputs.iter() }
                 .map(|input| deciding.contains(&input.name.as_str()))
@@ -229,7 +241,7 @@ impl Network {
     ) -> Result<Vec<NamedTensor>, NetworkError> {
         let values = self.ordered(inputs)?;
         let plan = self.plan(&values, options.caller)?;
-        self.run_plan(&plan, &values)
+        self.run_plan(&plan, &values, options.caller)
     }
 
     /// Whether plans for inputs of these shapes are kept. They may be for other values. It takes
@@ -300,7 +312,7 @@ impl Network {
                     .into(),
             });
         }
-        self.run_plan(plan, &values)
+        self.run_plan(plan, &values, Caller::default())
     }
 
     /// The plans that are kept, and that were made.
@@ -313,19 +325,58 @@ impl Network {
         source::node_names(graph(&self.model)).len()
     }
 
-    fn run_plan(&self, plan: &Plan, values: &[&Tensor]) -> Result<Vec<NamedTensor>, NetworkError> {
-        // tract panics at some graphs that contradict themselves.
-        let ran = catch_panic(|| plan.run(values));
-        let ran = ran.unwrap_or_else(|panic| {
-            let why = format!("tract panicked: {}", panic.message());
-            Err(NetworkError::Run { why })
-        });
-        let outputs = self.outputs.iter().zip(ran?);
+    fn run_plan(
+        &self,
+        plan: &Plan,
+        values: &[&Tensor],
+        caller: Caller,
+    ) -> Result<Vec<NamedTensor>, NetworkError> {
+        let ran = match run_plan(plan, values) {
+            Err(why) if plan.has_open_sizes() => {
+                self.run_by_values(plan, values, caller).ok_or(why)?
+            }
+            ran => ran?,
+        };
+        let outputs = self.outputs.iter().zip(ran);
         let named = outputs.map(|(port, tensor)| NamedTensor {
             name: port.name.clone(),
             tensor,
         });
         Ok(named.collect())
+    }
+
+    /// Runs inputs whose plan failed, with a plan that the values of all small integers are part of:
+    /// they may decide on sizes that were open. `None`: that fails, too.
+    fn run_by_values(&self, values: &[&Tensor]) -> Option<Vec<Tensor>> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if plans.by_values || plans.tries_by_values == MAX_PLANS_OF_VALUES {
+            return None;
+        }
+        plans.tries_by_values += 1;
+        let known = known_of(values, |_| true);
+        let plan = Arc::new(self.prepare(&known).ok()?);
+        let ran = run_plan(&plan, values).ok()?;
+        plans.by_values = true;
+        plans.kept = vec![(known, plan)];
+        Some(ran)
+    }
+
+    /// Runs inputs whose plan failed, with a plan that the values of all small integers are part of:
+    /// they may decide on sizes that were open. `None`: that fails, too.
+    fn run_by_values(
+        &self,
+        failed: &Plan,
+        values: &[&Tensor],
+        caller: Caller,
+    ) -> Option<Vec<Tensor>> {
+        let known = known_of(values, |_| true);
+        if known == failed.known || !self.plans.may_try_values(MAX_PLANS_OF_VALUES) {
+            return None;
+        }
+        let plan = Arc::new(self.plan_of(known).ok()?);
+        let ran = run_plan(&plan, values).ok()?;
+        self.plans.replace_by_values(plan, caller);
+        Some(ran)
     }
 
     /// Runs the network as [`Network::run`], and takes the time of each recurrent region.
@@ -418,28 +469,15 @@ impl Network {
 
     /// Makes the plan for these inputs. `of_values`: number of plans that were made for values.
     fn make_plan(&self, values: &[&Tensor], of_values: usize) -> Result<Plan, NetworkError> {
-        let small = |value: &Tensor| match value.data().element_type() {
-            ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
-            _ => value.data().len() <= SMALL,
-        };
-        let known = |by_value: &dyn Fn(usize) -> bool| -> Vec<Known> {
-            let values = values.iter().enumerate();
-            values
-                .map(|(index, value)| match small(value) && by_value(index) {
-                    true => Known::Value((*value).clone()),
-                    false => Known::Shape(value.shape().to_vec()),
-                })
-                .collect()
-        };
-        let has_values = |known: &[Known]| known.iter().any(Known::is_value);
         let of_values = of_values < MAX_PLANS_OF_VALUES;
         // A single number is a mode; several are data.
         let is_mode = |index: usize| self.decides[index] && values[index].data().len() == 1;
-        let first = known(&|index| of_values && is_mode(index));
+        let by_values = self.plans.need_values();
+        let first = known_of(values, |index| by_values || (of_values && is_mode(index)));
         self.plan_of(first.clone()).or_else(|why| {
             // The values of all small integers may decide on shapes.
-            let all = known(&|_| true);
-            if !has_values(&all) || all == first {
+            let all = known_of(values, |_| true);
+            if !all.iter().any(Known::is_value) || all == first {
                 return Err(why);
             }
             self.plan_of(all)
@@ -458,6 +496,52 @@ impl Network {
             Err(NetworkError::Plan { why })
         })
     }
+}
+
+/// What a plan may know of these inputs: the values of small integers among those of `by_value`.
+fn known_of(values: &[&Tensor], by_value: impl Fn(usize) -> bool) -> Vec<Known> {
+    let is_small = |value: &Tensor| match value.data().element_type() {
+        ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
+        _ => value.data().len() <= SMALL,
+    };
+    let values = values.iter().enumerate();
+    let known = values.map(|(index, value)| {
+        if is_small(value) && by_value(index) {
+            Known::Value((*value).clone())
+        } else {
+            Known::Shape(value.shape().to_vec())
+        }
+    });
+    known.collect()
+}
+
+/// Runs a plan. tract panics at some graphs that contradict themselves.
+fn run_plan(plan: &Plan, values: &[&Tensor]) -> Result<Vec<Tensor>, NetworkError> {
+    let ran = catch_panic(|| plan.run(values));
+    ran.unwrap_or_else(|panic| {
+        let why = format!("tract panicked: {}", panic.message());
+        Err(NetworkError::Run { why })
+    })
+}
+
+/// Checks that tensors of the types of all inputs can be given.
+fn check_types(graph: &GraphProto) -> Result<(), NetworkError> {
+    source::inputs_of(graph).try_for_each(|info| {
+        let kind = info.r#type.as_ref().and_then(|of| of.value.as_ref());
+        let number = kind.map(|type_proto::Value::TensorType(tensor)| tensor.elem_type);
+        match number {
+            Some(number) if number != 0 && ElementType::of_onnx(number).is_none() => {
+                Err(NetworkError::Input {
+                    name: info.name.clone(),
+                    why: format!(
+                        "ONNX's element type {number} is not supported; begin the graph with a \
+                         supported type, such as float32, and a Cast"
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    })
 }
 
 pub(crate) fn port(info: &ValueInfoProto) -> NetworkPort {

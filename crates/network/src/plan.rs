@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     /// Of each input, in the order of the network.
     pub known: Vec<Known>,
     pub memory: PlanMemory,
+    /// Whether a size of a value is known in a run at the earliest.
+    has_open_sizes: bool,
 }
 
 /// What is known of an input before a run.
@@ -40,6 +42,13 @@ pub(crate) enum Known {
 impl Known {
     pub fn is_value(&self) -> bool {
         matches!(self, Known::Value(_))
+    }
+
+    pub fn shape(&self) -> Vec<usize> {
+        match self {
+            Known::Shape(shape) => shape.clone(),
+            Known::Value(value) => value.shape().to_vec(),
+        }
     }
 
     /// Whether a plan that knows this is for a value.
@@ -77,10 +86,17 @@ impl Plan {
         };
         control_flow::decide(&mut graph, &evaluation)?;
         // Before the operators of this crate are written, which no file may have.
-        operators::check(&graph)?;
+        operators::check(
+            &graph,
+            &model.opset_import,
+            executors.is_unchecked,
+            operators::Checked::InPlan,
+        )?;
         fusion::fuse(&mut graph, &evaluation);
         dense::rewrite(&mut graph);
         let typed = evaluation.typed(graph)?;
+        let outputs = typed.nodes.iter().flat_map(|node| &node.outputs);
+        let has_open_sizes = { outputs }.any(|output| !output.fact.shape.is_concrete());
         let mut optimized = typed.into_optimized().map_err(planning)?;
         let memory = executors
             .derived
@@ -92,7 +108,13 @@ impl Plan {
             memory,
             threads: Arc::clone(&executors.threads),
             reads,
+            has_open_sizes,
         })
+    }
+
+    /// Whether values of inputs may decide on sizes that are open.
+    pub fn has_open_sizes(&self) -> bool {
+        self.has_open_sizes
     }
 
     /// Runs it on the inputs of the network.

@@ -62,6 +62,10 @@ struct State {
     making: HashSet<Shapes>,
     /// Number of plans that were made for values of inputs.
     of_values: usize,
+    /// Whether the values of all small integers are part of each plan: without them a run fails.
+    need_values: bool,
+    /// Number of tries whether that is so.
+    tries_of_values: usize,
     made: u64,
     evicted: u64,
 }
@@ -132,16 +136,39 @@ impl Plans {
             shapes: &shapes,
         };
         let plan = Arc::new(make(of_values)?);
-        let now = Instant::now();
-        let mut state = self.lock();
-        state.made += 1;
-        state.of_values += usize::from(plan.known.iter().any(Known::is_value));
-        state.kept.entry(shapes.clone()).or_default().push(Kept {
-            plan: Arc::clone(&plan),
-            claims: vec![(caller, now)],
-        });
-        state.evict(self.bound, now);
+        self.lock().keep(&plan, shapes.clone(), caller, self.bound);
         Ok(plan)
+    }
+
+    /// Whether the values of all small integers are part of each plan.
+    pub fn need_values(&self) -> bool {
+        self.lock().need_values
+    }
+
+    /// Whether a run that failed may be tried with a plan for its values; each answer counts until
+    /// one of at most `max` tries has succeeded.
+    pub fn may_try_values(&self, max: usize) -> bool {
+        let mut state = self.lock();
+        let may = state.need_values || state.tries_of_values < max;
+        state.tries_of_values += usize::from(!state.need_values);
+        may
+    }
+
+    /// Keeps a plan for values, with which a run succeeded that had failed without: all plans need
+    /// values from now on.
+    pub fn replace_by_values(&self, plan: Arc<Plan>, caller: Caller) {
+        let mut state = self.lock();
+        state.need_values = true;
+        let mut replaced = 0;
+        state.kept.retain(|_, of_shapes| {
+            let before = of_shapes.len();
+            of_shapes.retain(|kept| kept.plan.known.iter().any(Known::is_value));
+            replaced += before - of_shapes.len();
+            !of_shapes.is_empty()
+        });
+        state.evicted += replaced as u64;
+        let shapes = plan.known.iter().map(Known::shape).collect();
+        state.keep(&plan, shapes, caller, self.bound);
     }
 }
 
@@ -188,6 +215,18 @@ impl State {
             None => kept.claims.push((caller, now)),
         }
         Some(Arc::clone(&kept.plan))
+    }
+
+    /// Keeps a plan that was made for a caller, and ends others beyond the bound.
+    fn keep(&mut self, plan: &Arc<Plan>, shapes: Shapes, caller: Caller, bound: usize) {
+        let now = Instant::now();
+        self.made += 1;
+        self.of_values += usize::from(plan.known.iter().any(Known::is_value));
+        self.kept.entry(shapes).or_default().push(Kept {
+            plan: Arc::clone(plan),
+            claims: vec![(caller, now)],
+        });
+        self.evict(bound, now);
     }
 
     /// Ends claims until the plans have at most so many bytes. The last plan stays.

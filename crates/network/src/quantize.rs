@@ -116,7 +116,7 @@ impl Found {
         graph.node.splice(0..0, made);
         let reduced: HashSet<&str> = self.reduced.iter().map(String::as_str).collect();
         let kept = graph.node.iter().filter(|node| {
-            is_recurrent(&node.op_type)
+            is_recurrent(node)
                 && !(weights(node).iter()).all(|name| reduced.contains(name.as_str()))
         });
         let kept: Vec<String> = kept.map(|node| node.name.clone()).collect();

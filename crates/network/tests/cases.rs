@@ -24,7 +24,7 @@ fn graphs_of_exporters_have_the_expected_outputs() {
     let models: Vec<_> = models
         .filter(|path| path.extension() == Some("onnx".as_ref()))
         .collect();
-    assert_eq!(models.len(), 30);
+    assert_eq!(models.len(), 35);
     let mut wrong = Vec::new();
     for model in models {
         let case = Case::open(&model.with_extension("npz"));

@@ -1,59 +1,135 @@
 //! Operators that tract does not have, has with fewer forms than exporters write, or has slowly.
 
+mod activations;
 mod dynamic_quantize_linear;
+mod extremes;
+mod forms;
+mod fused_matmul;
+mod gather_nd;
+mod indices;
 mod masked_steps;
+mod one_hot;
+mod quantize_linear;
 mod reverse_sequence;
+mod slice;
+mod table;
 mod top_k;
 
 use std::sync::OnceLock;
 
 use tract_onnx::model::{OnnxOpRegister, ParsingContext};
-use tract_onnx::pb::{GraphProto, NodeProto};
+use tract_onnx::pb::{GraphProto, NodeProto, OperatorSetIdProto};
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::array::Squeeze;
 use tract_onnx::{Onnx, onnx};
 
 use crate::NetworkError;
-use crate::source::attributes::attribute;
+use crate::source::attributes::{attribute, float_attribute, is_standard};
 use crate::source::names::subgraphs;
 
 pub(crate) use masked_steps::{COMPACT_STEPS, EXPAND_STEPS};
+pub(crate) use table::{has_one_version, qualified};
 
 type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
+/// The operators of this crate, by their names in tract.
+const OWN: [(&str, Parse); 23] = [
+    (COMPACT_STEPS, masked_steps::parse_compact),
+    (EXPAND_STEPS, masked_steps::parse_expand),
+    ("Celu", activations::parse_celu),
+    ("DequantizeLinear", quantize_linear::parse_dequantize),
+    ("DynamicQuantizeLinear", dynamic_quantize_linear::parse),
+    ("FusedMatMul", fused_matmul::parse),
+    ("Gather", indices::parse_gather),
+    ("GatherElements", indices::parse_gather_elements),
+    ("GatherND", gather_nd::parse),
+    ("OneHot", one_hot::parse),
+    ("QuantizeLinear", quantize_linear::parse_quantize),
+    ("ReduceMax", extremes::parse),
+    ("ReduceMin", extremes::parse),
+    ("ReverseSequence", reverse_sequence::parse),
+    ("Scatter", indices::parse_scatter_elements),
+    ("ScatterElements", indices::parse_scatter_elements),
+    ("ScatterND", indices::parse_scatter_nd),
+    ("SkipLayerNormalization", skip_layer_normalization),
+    ("Slice", slice::parse),
+    ("Softplus", activations::parse_softplus),
+    ("Squeeze", squeeze),
+    ("Swish", activations::parse_swish),
+    ("TopK", top_k::parse),
+];
+
 /// Adds the operators.
 pub(crate) fn register(onnx: &mut Onnx) {
-    onnx.op_register
-        .insert(COMPACT_STEPS, masked_steps::parse_compact);
-    onnx.op_register
-        .insert("DynamicQuantizeLinear", dynamic_quantize_linear::parse);
-    onnx.op_register
-        .insert(EXPAND_STEPS, masked_steps::parse_expand);
-    onnx.op_register
-        .insert("ReverseSequence", reverse_sequence::parse);
-    onnx.op_register.insert("Squeeze", squeeze);
-    onnx.op_register.insert("TopK", top_k::parse);
+    for (name, parse) in OWN {
+        onnx.op_register.insert(name, parse);
+    }
 }
 
-/// Whether an operator of ONNX is computed.
-pub(crate) fn is_supported(operator: &str) -> bool {
-    const OWN: [&str; 2] = ["ReverseSequence", "DynamicQuantizeLSTM"];
-    OWN.contains(&operator) || tract().0.contains_key(operator)
+/// Whether an operator is computed, checked or not.
+pub(crate) fn is_supported(domain: &str, operator: &str) -> bool {
+    // tract knows operators by their names alone: those of ONNX's own domain.
+    let is_known = || tract().0.contains_key(operator) || operator == "ReverseSequence";
+    table::has(domain, operator) || (is_standard(domain) && is_known())
 }
 
-/// Checks the operators of a graph and of those within.
+/// The nodes that are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// All but those of branches, which may not be chosen, and loops, which may become scans.
+    AtOpen,
+    /// All.
+    InPlan,
+}
+
+/// Checks the operators of a graph and of those within, under these imports. `is_unchecked`: also
+/// operators that have not passed ONNX's own test cases may be there.
 ///
 /// # Errors
-/// [`NetworkError::Unsupported`]: the first one that is not supported.
-pub(crate) fn check(graph: &GraphProto) -> Result<(), NetworkError> {
+/// [`NetworkError::Unsupported`] or [`NetworkError::Unchecked`]: the first one that is refused.
+pub(crate) fn check(
+    graph: &GraphProto,
+    imports: &[OperatorSetIdProto],
+    is_unchecked: bool,
+    checked: Checked,
+) -> Result<(), NetworkError> {
     graph.node.iter().try_for_each(|node| {
-        if !is_supported(&node.op_type) {
-            return Err(NetworkError::Unsupported {
-                node: node.name.clone(),
-                operator: node.op_type.clone(),
-            });
+        let is_control = is_standard(&node.domain) && matches!(&*node.op_type, "If" | "Loop");
+        if checked == Checked::AtOpen && is_control {
+            return Ok(());
         }
-        subgraphs(node).try_for_each(check)
+        check_node(node, imports, is_unchecked)?;
+        let mut within = subgraphs(node);
+        within.try_for_each(|graph| check(graph, imports, is_unchecked, checked))
+    })
+}
+
+fn check_node(
+    node: &NodeProto,
+    imports: &[OperatorSetIdProto],
+    is_unchecked: bool,
+) -> Result<(), NetworkError> {
+    let unsupported = |operator: String| NetworkError::Unsupported {
+        node: node.name.clone(),
+        operator,
+    };
+    let operator = table::qualified(node);
+    if !is_supported(&node.domain, &node.op_type) {
+        return Err(unsupported(operator));
+    }
+    if let Some(form) = forms::refused(node) {
+        return Err(unsupported(format!("{operator} with {form}")));
+    }
+    let version = table::version(node, imports);
+    if is_unchecked || version.is_some_and(|version| version.is_verified) {
+        return Ok(());
+    }
+    Err(NetworkError::Unchecked {
+        node: node.name.clone(),
+        operator: match version {
+            Some(version) => format!("{operator} of opset {}", version.since),
+            None => operator,
+        },
     })
 }
 
@@ -64,6 +140,16 @@ fn squeeze(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed
         return Ok((expand(Squeeze::new(None)), Vec::new()));
     }
     own("Squeeze")?(context, node)
+}
+
+/// With ONNX Runtime's default.
+fn skip_layer_normalization(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    const EPSILON: f32 = 1e-12;
+    let mut node = node.clone();
+    if attribute(&node, "epsilon").is_none() {
+        node.attribute.push(float_attribute("epsilon", EPSILON));
+    }
+    own("SkipLayerNormalization")?(context, &node)
 }
 
 type Parse = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Parsed>;

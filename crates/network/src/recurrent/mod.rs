@@ -16,13 +16,19 @@ mod node;
 mod operator;
 mod region;
 
+use tract_onnx::pb::NodeProto;
+
+use crate::source::attributes::is_standard;
 pub(crate) use expansion::register;
 pub(crate) use node::while_parsing;
 pub(crate) use region::{RegionOptions, Regions};
 
 const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];
 
-/// Whether an operator is a recurrent layer.
-pub(crate) fn is_recurrent(operator: &str) -> bool {
-    OPERATORS.contains(&operator)
+/// Whether a node is a recurrent layer.
+pub(crate) fn is_recurrent(node: &NodeProto) -> bool {
+    match node.domain.as_str() {
+        "com.microsoft" => node.op_type == "DynamicQuantizeLSTM",
+        domain => is_standard(domain) && matches!(&*node.op_type, "LSTM" | "GRU" | "RNN"),
+    }
 }

@@ -32,3 +32,13 @@ pub(crate) fn integer_attribute(name: &str, value: i64) -> AttributeProto {
         ..AttributeProto::default()
     }
 }
+
+/// A float attribute.
+pub(crate) fn float_attribute(name: &str, value: f32) -> AttributeProto {
+    AttributeProto {
+        name: name.into(),
+        r#type: AttributeType::Float as i32,
+        f: value,
+        ..AttributeProto::default()
+    }
+}

@@ -2,32 +2,83 @@
 
 use std::collections::HashMap;
 
+use prost::Message;
 use tract_onnx::pb::attribute_proto::AttributeType;
-use tract_onnx::pb::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use tract_onnx::pb::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 
 use super::malformed;
 use super::names::{prefix, rename, subgraphs_mut};
 use crate::NetworkError;
+use crate::operators::has_one_version;
 
 /// Largest number of nodes after inlining, so that functions that call functions end.
 const MAX_NODES: usize = 1_000_000;
 /// Deepest nesting of calls.
 const MAX_DEPTH: usize = 64;
 
-/// Inlines all calls in a graph and those within.
+/// The fields of functions that came after the schema of tract.
+#[derive(Message)]
+struct ModelAddenda {
+    #[prost(message, repeated, tag = "25")]
+    functions: Vec<FunctionAddenda>,
+}
+
+#[derive(Message)]
+struct FunctionAddenda {
+    /// Attributes with default values.
+    #[prost(message, repeated, tag = "11")]
+    attributes: Vec<AttributeProto>,
+    #[prost(string, tag = "13")]
+    overload: String,
+}
+
+/// A function of a model.
+pub(super) struct Function {
+    proto: FunctionProto,
+    defaults: Vec<AttributeProto>,
+}
+
+/// The functions of a model, which has these bytes.
+pub(super) fn read(
+    functions: Vec<FunctionProto>,
+    bytes: &[u8],
+) -> Result<Vec<Function>, NetworkError> {
+    if functions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let addenda = ModelAddenda::decode(bytes).map_err(|why| malformed(why.to_string()))?;
+    let pairs = functions.into_iter().zip(addenda.functions);
+    let read = pairs.map(|(proto, addenda)| {
+        if addenda.overload.is_empty() {
+            let defaults = addenda.attributes;
+            return Ok(Function { proto, defaults });
+        }
+        Err(malformed(format!(
+            "function {:?} has the overload {:?}; overloads are not supported: inline the \
+             functions with `onnx.inliner.inline_local_functions`",
+            proto.name.unwrap_or_default(),
+            addenda.overload
+        )))
+    });
+    read.collect()
+}
+
+/// Inlines all calls in a graph and those within. `imports` are those of the model.
 pub(super) fn inline(
     graph: &mut GraphProto,
-    functions: &[FunctionProto],
+    functions: &[Function],
+    imports: &[OperatorSetIdProto],
 ) -> Result<(), NetworkError> {
     if functions.is_empty() {
         return Ok(());
     }
     let name = |function: &FunctionProto| function.name.clone().unwrap_or_default();
     let functions: HashMap<_, _> = (functions.iter())
-        .map(|function| ((domain(function), name(function)), function))
+        .map(|function| ((domain(&function.proto), name(&function.proto)), function))
         .collect();
     let mut state = Inlining {
         functions,
+        imports,
         calls: 0,
         nodes: 0,
     };
@@ -46,7 +97,8 @@ fn normal(domain: &str) -> &str {
 }
 
 struct Inlining<'a> {
-    functions: HashMap<(String, String), &'a FunctionProto>,
+    functions: HashMap<(String, String), &'a Function>,
+    imports: &'a [OperatorSetIdProto],
     calls: usize,
     nodes: usize,
 }
@@ -81,13 +133,26 @@ impl Inlining<'_> {
     fn body(
         &mut self,
         call: &NodeProto,
-        function: &FunctionProto,
+        function: &Function,
         depth: usize,
     ) -> Result<Vec<NodeProto>, NetworkError> {
+        let Function {
+            proto: function,
+            defaults,
+        } = function;
         if depth >= MAX_DEPTH {
             return Err(malformed(format!(
                 "function {:?} is nested more than {MAX_DEPTH} times",
                 call.op_type
+            )));
+        }
+        let has_one_version =
+            |node: &&NodeProto| has_one_version(node, &function.opset_import, self.imports);
+        if let Some(node) = function.node.iter().find(|node| !has_one_version(node)) {
+            return Err(malformed(format!(
+                "function {:?} has {} of another opset than the model; convert both to one with \
+                 `onnx.version_converter`",
+                call.op_type, node.op_type
             )));
         }
         self.calls += 1;
@@ -96,7 +161,7 @@ impl Inlining<'_> {
             ..GraphProto::default()
         };
         for node in &mut graph.node {
-            give_attributes(node, call);
+            give_attributes(node, &call.attribute, defaults);
         }
         prefix(&mut graph, &format!("{}#{}/", call.op_type, self.calls));
         let mut values: HashMap<&str, &str> = HashMap::new();
@@ -136,19 +201,19 @@ impl Inlining<'_> {
     }
 }
 
-/// Replaces references to attributes of the function by those of the call.
-fn give_attributes(node: &mut NodeProto, call: &NodeProto) {
+/// Replaces references to attributes of the function by those of the call, or their defaults.
+fn give_attributes(node: &mut NodeProto, given: &[AttributeProto], defaults: &[AttributeProto]) {
     node.attribute.retain_mut(|attribute| {
         if attribute.ref_attr_name.is_empty() {
             return true;
         }
-        let mut given = call.attribute.iter();
-        match given.find(|given| given.name == attribute.ref_attr_name) {
+        let mut known = given.iter().chain(defaults);
+        match known.find(|known| known.name == attribute.ref_attr_name) {
             None => false,
-            Some(given) => {
+            Some(known) => {
                 *attribute = AttributeProto {
                     name: std::mem::take(&mut attribute.name),
-                    ..given.clone()
+                    ..known.clone()
                 };
                 attribute.r#type != AttributeType::Undefined as i32
             }
@@ -156,7 +221,7 @@ fn give_attributes(node: &mut NodeProto, call: &NodeProto) {
     });
     for inner in subgraphs_mut(node) {
         for node in &mut inner.node {
-            give_attributes(node, call);
+            give_attributes(node, given, defaults);
         }
     }
 }

@@ -7,7 +7,6 @@ pub(crate) mod flat;
 mod functions;
 mod inputs;
 pub(crate) mod names;
-mod rewrites;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -62,9 +61,11 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Reads a file of any opset for questions about it, without its external data.
 pub(crate) fn describe(path: &Path) -> Result<ModelProto, NetworkError> {
-    let mut model = decode(&read(path)?)?;
+    let bytes = read(path)?;
+    let mut model = decode(&bytes)?;
     let mut graph = (model.graph.take()).ok_or_else(|| malformed("it has no graph"))?;
-    functions::inline(&mut graph, &std::mem::take(&mut model.functions))?;
+    let functions = functions::read(std::mem::take(&mut model.functions), &bytes)?;
+    functions::inline(&mut graph, &functions, &model.opset_import)?;
     names::complete(&mut graph);
     model.graph = Some(graph);
     Ok(model)
@@ -110,9 +111,9 @@ fn prepare(
     check_opset(&model)?;
     let mut graph = (model.graph.take()).ok_or_else(|| malformed("it has no graph"))?;
     external::load(&mut graph, folder, constants)?;
-    functions::inline(&mut graph, &std::mem::take(&mut model.functions))?;
+    let functions = functions::read(std::mem::take(&mut model.functions), bytes)?;
+    functions::inline(&mut graph, &functions, &model.opset_import)?;
     names::complete(&mut graph);
-    rewrites::rewrite(&mut graph);
     if graph.output.is_empty() {
         return Err(malformed("the graph has no outputs"));
     }

@@ -1,0 +1,168 @@
+//! ReduceMax and ReduceMin of floats. tract starts from the least finite number: of infinities
+//! alone that would be the result, and a NaN is lost.
+
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_hir::internal::*;
+use tract_onnx::tract_hir::tract_core::ops::nn::{Reduce, Reducer};
+
+use super::{Parsed, own};
+
+pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    let (operator, names) = own(&node.op_type)?(context, node)?;
+    let operator: &dyn Op = &*operator;
+    let operator = operator.downcast_ref::<Box<dyn Expansion>>();
+    let operator = operator.context("it is no expansion")?.clone();
+    Ok((expand(Extremes(operator)), names))
+}
+
+/// The operator of tract, whose reductions are replaced.
+#[derive(Clone, Debug)]
+struct Extremes(Box<dyn Expansion>);
+
+impl Expansion for Extremes {
+    fn name(&self) -> StaticName {
+        self.0.name()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        self.0.as_ref().rules(solver, inputs, outputs)
+    }
+
+    fn wire(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let kind = target.outlet_fact(inputs[0])?.datum_type;
+        let before = target.nodes.len();
+        let outputs = self.0.wire(prefix, target, inputs)?;
+        if kind.is_float() {
+            for node in &mut target.nodes[before..] {
+                let Some(reduce) = node.op_as::<Reduce>() else {
+                    continue;
+                };
+                let is_largest = match reduce.reducer {
+                    Reducer::Max => true,
+                    Reducer::Min => false,
+                    _ => continue,
+                };
+                let axes = reduce.axes.clone();
+                node.op = Box::new(Extreme { axes, is_largest });
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+/// The largest or the smallest value over axes, which keep the length 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Extreme {
+    axes: TVec<usize>,
+    is_largest: bool,
+}
+
+impl Op for Extreme {
+    fn name(&self) -> StaticName {
+        if self.is_largest {
+            "Largest".into()
+        } else {
+            "Smallest".into()
+        }
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for Extreme {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let mut x = args_1!(inputs).into_tensor();
+        for &axis in &self.axes {
+            x = match x.datum_type() {
+                DatumType::F16 => {
+                    // A float16 keeps its value as a float32.
+                    let wide = x.cast_to::<f32>()?.into_owned();
+                    self.over::<f32>(&wide, axis, f32::INFINITY)?
+                        .cast_to::<f16>()?
+                        .into_owned()
+                }
+                DatumType::F32 => self.over(&x, axis, f32::INFINITY)?,
+                DatumType::F64 => self.over(&x, axis, f64::INFINITY)?,
+                other => bail!("{:?} is no float", other),
+            };
+        }
+        Ok(tvec!(x.into_tvalue()))
+    }
+}
+
+/// Rows of this many values are compared at once.
+const LANES: usize = 16;
+
+impl Extreme {
+    fn over<T>(&self, x: &Tensor, axis: usize, infinity: T) -> TractResult<Tensor>
+    where
+        T: Datum + Copy + PartialOrd + std::ops::Neg<Output = T>,
+    {
+        let first = if self.is_largest { -infinity } else { infinity };
+        let mut shape: TVec<usize> = x.shape().into();
+        let length = std::mem::replace(&mut shape[axis], 1);
+        let inner: usize = shape[axis..].iter().product();
+        let mut y = vec![first; shape.iter().product()];
+        if x.len() == 0 {
+            return Tensor::from_shape(&shape, &y);
+        }
+        let plain = x.try_as_plain_ram()?;
+        let x = plain.as_slice::<T>()?;
+        if inner == 1 {
+            for (y, row) in y.iter_mut().zip(x.chunks_exact(length)) {
+                let mut lanes = [first; LANES];
+                row.chunks(LANES).for_each(|x| self.meet(&mut lanes, x));
+                for lane in lanes {
+                    self.meet(std::slice::from_mut(y), &[lane]);
+                }
+            }
+        } else {
+            for (y, rows) in y
+                .chunks_exact_mut(inner)
+                .zip(x.chunks_exact(inner * length))
+            {
+                rows.chunks_exact(inner).for_each(|x| self.meet(y, x));
+            }
+        }
+        Tensor::from_shape(&shape, &y)
+    }
+
+    /// Value by value; a NaN remains.
+    fn meet<T: Copy + PartialOrd>(&self, y: &mut [T], x: &[T]) {
+        let pairs = y.iter_mut().zip(x);
+        if self.is_largest {
+            pairs.for_each(|(y, &x)| *y = if x > *y || is_nan(x) { x } else { *y });
+        } else {
+            pairs.for_each(|(y, &x)| *y = if x < *y || is_nan(x) { x } else { *y });
+        }
+    }
+}
+
+fn is_nan<T: PartialOrd>(x: T) -> bool {
+    x.partial_cmp(&x).is_none()
+}
+
+impl TypedOp for Extreme {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let mut shape = inputs[0].shape.to_tvec();
+        for &axis in &self.axes {
+            shape[axis] = 1.to_dim();
+        }
+        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
+    }
+
+    as_op!();
+}

@@ -1,0 +1,22 @@
+//! Forms of operators that tract computes in another way than ONNX says.
+
+use tract_onnx::pb::NodeProto;
+
+use crate::source::attributes::attribute;
+
+/// The form of a node that is not supported, if it has one.
+pub(super) fn refused(node: &NodeProto) -> Option<&'static str> {
+    let text = |name: &str| attribute(node, name).map_or("", |one| utf8(&one.s));
+    let count = |name: &str| attribute(node, name).map_or(0, |one| one.ints.len());
+    match node.op_type.as_str() {
+        "ConvTranspose" if count("output_shape") > count("kernel_shape") => {
+            Some("output_shape of all axes; give those of the kernel alone")
+        }
+        "Normalizer" if !matches!(text("norm"), "L1" | "L2") => Some("norm MAX"),
+        _ => None,
+    }
+}
+
+fn utf8(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}

@@ -1,0 +1,189 @@
+//! Indices into a tensor. tract's operators read other elements, or panic, where an index is out
+//! of range: theirs get indices that have been checked, and are not negative.
+
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_hir::internal::*;
+use tract_onnx::tract_hir::ops::array;
+use tract_onnx::tract_hir::tract_core::ops::cast::cast;
+
+use super::Parsed;
+use crate::source::attributes::{attribute, integer};
+
+pub(super) fn parse_gather(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    let axis = integer(node, "axis", 0);
+    Ok(checked(array::Gather::new(axis), Places::Along(axis)))
+}
+
+pub(super) fn parse_gather_elements(
+    _: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Parsed> {
+    let axis = integer(node, "axis", 0);
+    Ok(checked(
+        array::GatherElements::new(axis),
+        Places::Along(axis),
+    ))
+}
+
+/// Also `Scatter`, its name before opset 11.
+pub(super) fn parse_scatter_elements(
+    _: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Parsed> {
+    let axis = integer(node, "axis", 0);
+    let operator = array::ScatterElements::new(axis, reduction(node)?);
+    Ok(checked(operator, Places::Along(axis)))
+}
+
+pub(super) fn parse_scatter_nd(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    Ok(checked(
+        array::ScatterNd::new(reduction(node)?),
+        Places::Tuples,
+    ))
+}
+
+fn reduction(node: &NodeProto) -> TractResult<array::ScatterReduction> {
+    let name = attribute(node, "reduction").map_or(&b"none"[..], |one| &one.s);
+    array::ScatterReduction::parse(std::str::from_utf8(name)?)
+}
+
+fn checked(operator: impl Expansion, places: Places) -> Parsed {
+    let operator = Box::new(operator);
+    (expand(Checked { operator, places }), Vec::new())
+}
+
+/// The axes of the data that the second input has indices of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Places {
+    /// All of this axis.
+    Along(i64),
+    /// The last axis of the indices has one of each axis, from the first.
+    Tuples,
+}
+
+/// An operator of tract whose second input has indices of its first.
+#[derive(Clone, Debug)]
+struct Checked {
+    operator: Box<dyn Expansion>,
+    places: Places,
+}
+
+impl Expansion for Checked {
+    fn name(&self) -> StaticName {
+        self.operator.name()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        self.operator.as_ref().rules(solver, inputs, outputs)
+    }
+
+    fn wire(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let data = target.outlet_fact(inputs[0])?.shape.clone();
+        let axes = match self.places {
+            Places::Along(axis) => {
+                let axis = axis_of(axis, data.rank())?;
+                axis..axis + 1
+            }
+            Places::Tuples => 0..data.rank(),
+        };
+        let indices = if target.outlet_fact(inputs[1])?.datum_type == i64::datum_type() {
+            inputs[1]
+        } else {
+            let name = format!("{prefix}.integers");
+            target.wire_node(name, cast(i64::datum_type()), &inputs[1..2])?[0]
+        };
+        let sizes = data.as_concrete().map(|sizes| sizes[axes.clone()].into());
+        let read = match sizes {
+            Some(_) => tvec!(indices),
+            None => tvec!(indices, inputs[0]),
+        };
+        let check = CheckedIndices { axes, sizes };
+        let mut inputs: TVec<OutletId> = inputs.into();
+        inputs[1] = target.wire_node(format!("{prefix}.indices"), check, &read)?[0];
+        self.operator.wire(prefix, target, &inputs)
+    }
+}
+
+/// The index of an axis, which may be counted from the last one.
+pub(super) fn axis_of(axis: i64, rank: usize) -> TractResult<usize> {
+    let found = if axis < 0 { axis + rank as i64 } else { axis };
+    let found = usize::try_from(found).ok().filter(|axis| *axis < rank);
+    found.with_context(|| format!("its axis is {axis}; its input has {rank} axes"))
+}
+
+/// The place of an index, which may be counted from the end.
+pub(super) fn place(index: i64, size: usize) -> TractResult<usize> {
+    let found = if index < 0 {
+        index.saturating_add(size as i64)
+    } else {
+        index
+    };
+    let found = usize::try_from(found).ok().filter(|place| *place < size);
+    found.with_context(|| {
+        format!("index {index} is out of range: its axis has {size} elements; correct the index")
+    })
+}
+
+/// Indices that are in range, counted from the first element.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CheckedIndices {
+    axes: std::ops::Range<usize>,
+    /// The lengths of these axes; `None`: those of the second input.
+    sizes: Option<TVec<usize>>,
+}
+
+impl Op for CheckedIndices {
+    fn name(&self) -> StaticName {
+        "CheckedIndices".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for CheckedIndices {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let sizes = match (&self.sizes, inputs.get(1)) {
+            (Some(sizes), _) => sizes.clone(),
+            (None, Some(data)) => data.shape()[self.axes.clone()].into(),
+            (None, None) => bail!("indices without their data"),
+        };
+        let mut indices = inputs.remove(0).into_tensor();
+        let tuple = match *sizes {
+            [_] => 1,
+            _ => *indices.shape().last().context("the indices have no axis")?,
+        };
+        ensure!(
+            tuple <= sizes.len(),
+            "{tuple} indices for data of {} axes",
+            sizes.len()
+        );
+        let mut plain = indices.try_as_plain_ram_mut()?;
+        for tuple in plain.as_slice_mut::<i64>()?.chunks_mut(tuple.max(1)) {
+            for (index, &size) in tuple.iter_mut().zip(&sizes) {
+                *index = place(*index, size)? as i64;
+            }
+        }
+        Ok(tvec!(indices.into_tvalue()))
+    }
+}
+
+impl TypedOp for CheckedIndices {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec!(i64::datum_type().fact(inputs[0].shape.clone())))
+    }
+
+    as_op!();
+}

@@ -1,0 +1,472 @@
+//! Operators are known by domain, name and version; forms that tract computes in another way than
+//! ONNX says are this crate's own, or refused by name.
+
+#[path = "common/graphs.rs"]
+mod graphs;
+
+use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
+use graphs::{constant, float, integer, model, node, value, value_of};
+use prost::Message;
+use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
+
+const INT64: i32 = 7;
+
+/// A graph of one node with the output `y`, of opset 18.
+fn file(node: NodeProto, inputs: &[(&str, i32)], constants: Vec<TensorProto>) -> Vec<u8> {
+    let graph = GraphProto {
+        input: inputs
+            .iter()
+            .map(|(name, kind)| value_of(name, *kind))
+            .collect(),
+        output: vec![value("y")],
+        node: vec![node],
+        initializer: constants,
+        ..GraphProto::default()
+    };
+    model(graph, &[18]).encode_to_vec()
+}
+
+fn open(bytes: &[u8]) -> Result<Network, NetworkError> {
+    Network::from_bytes(bytes, NetworkOptions::default())
+}
+
+fn floats(network: &Network, inputs: &[(&str, &Tensor)]) -> Result<Vec<f32>, NetworkError> {
+    let outputs = network.run(inputs)?;
+    Ok(outputs[0].tensor.floats().unwrap().to_vec())
+}
+
+fn integers(name: &str, shape: &[usize], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: shape.iter().map(|&size| size as i64).collect(),
+        data_type: INT64,
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+#[test]
+fn an_operator_of_another_domain_is_not_onnxs() {
+    for (domain, operator) in [
+        ("my.own", "Tanh"),
+        ("com.microsoft", "Tanh"),
+        ("com.microsoft", "Attention"),
+        ("com.microsoft", "RotaryEmbedding"),
+        ("ai.onnx.ml", "LSTM"),
+        ("my.own", "LSTM"),
+    ] {
+        let node = NodeProto {
+            domain: domain.into(),
+            ..node(operator, &["x"], "y")
+        };
+        let file = file(node, &[("x", 1)], Vec::new());
+        for unchecked in [false, true] {
+            let options = NetworkOptions {
+                unchecked,
+                ..NetworkOptions::default()
+            };
+            let refused = Network::from_bytes(&file, options).err().unwrap();
+            let expected = format!("{domain}::{operator}");
+            assert!(
+                matches!(&refused, NetworkError::Unsupported { operator, .. } if *operator == expected),
+                "{refused}"
+            );
+        }
+    }
+    let node = NodeProto {
+        domain: "ai.onnx".into(),
+        ..node("Tanh", &["x"], "y")
+    };
+    let network = open(&file(node, &[("x", 1)], Vec::new())).unwrap();
+    let x = Tensor::new(&[1], vec![0.5f32]).unwrap();
+    let apart = floats(&network, &[("x", &x)]).unwrap()[0] - 0.5f32.tanh();
+    assert!(apart.abs() < 1e-6);
+}
+
+#[test]
+fn an_unchecked_operator_runs_on_request_alone() {
+    // tract has it; ONNX does not.
+    let file = file(node("Rsqrt", &["x"], "y"), &[("x", 1)], Vec::new());
+    let refused = open(&file).err().unwrap();
+    assert!(
+        matches!(refused, NetworkError::Unchecked { .. }),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("--unchecked"), "{refused}");
+    let options = NetworkOptions {
+        unchecked: true,
+        ..NetworkOptions::default()
+    };
+    let network = Network::from_bytes(&file, options).unwrap();
+    let x = Tensor::new(&[1], vec![4.0f32]).unwrap();
+    assert_eq!(floats(&network, &[("x", &x)]).unwrap(), [0.5]);
+}
+
+/// Operators with indices `i` into `x`, which is `[2, 3]`: name, attributes, the shapes of the
+/// indices and of updates, the length of the axis that the first index is of.
+fn indexed() -> Vec<(
+    &'static str,
+    Vec<AttributeProto>,
+    Vec<usize>,
+    Option<Vec<usize>>,
+    i64,
+)> {
+    vec![
+        ("Gather", vec![integer("axis", 0)], vec![1], None, 2),
+        ("Gather", vec![integer("axis", 1)], vec![1], None, 3),
+        ("Gather", vec![integer("axis", -1)], vec![1, 1], None, 3),
+        (
+            "GatherElements",
+            vec![integer("axis", 1)],
+            vec![2, 1],
+            None,
+            3,
+        ),
+        (
+            "GatherElements",
+            vec![integer("axis", 0)],
+            vec![1, 3],
+            None,
+            2,
+        ),
+        ("GatherND", vec![], vec![1, 2], None, 2),
+        ("GatherND", vec![], vec![1, 1], None, 2),
+        (
+            "GatherND",
+            vec![integer("batch_dims", 1)],
+            vec![2, 1],
+            None,
+            3,
+        ),
+        (
+            "ScatterElements",
+            vec![integer("axis", 1)],
+            vec![1, 1],
+            Some(vec![1, 1]),
+            3,
+        ),
+        ("ScatterND", vec![], vec![1, 2], Some(vec![1]), 2),
+        ("ScatterND", vec![], vec![1, 1], Some(vec![1, 3]), 2),
+    ]
+}
+
+#[test]
+fn an_index_out_of_range_is_an_error() {
+    let x = Tensor::new(&[2, 3], (0..6).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+    for (operator, attribute, shape, updates, length) in indexed() {
+        let count: usize = shape.iter().product();
+        let node_of = |inputs: &[&str]| NodeProto {
+            attribute: attribute.clone(),
+            ..node(operator, inputs, "y")
+        };
+        let updates = updates.map(|shape| {
+            let count = shape.iter().product();
+            constant("u", &shape, &vec![9.0; count])
+        });
+        let updates: Vec<TensorProto> = updates.into_iter().collect();
+        let names: &[&str] = if updates.is_empty() {
+            &["x", "i"]
+        } else {
+            &["x", "i", "u"]
+        };
+        let network = open(&file(
+            node_of(names),
+            &[("x", 1), ("i", INT64)],
+            updates.clone(),
+        ))
+        .unwrap();
+        let run = |first: i64| {
+            let mut values = vec![0; count];
+            values[0] = first;
+            let indices = Tensor::new(&shape, values).unwrap();
+            floats(&network, &[("x", &x), ("i", &indices)])
+        };
+        let last = run(length - 1).unwrap();
+        assert_eq!(run(-1).unwrap(), last, "{operator}");
+        assert_eq!(run(-length).unwrap(), run(0).unwrap(), "{operator}");
+        for wrong in [
+            length,
+            -length - 1,
+            1 << 32,
+            1 << 57,
+            1 << 62,
+            i64::MAX,
+            i64::MIN,
+        ] {
+            let refused = run(wrong).unwrap_err().to_string();
+            assert!(
+                refused.contains(&wrong.to_string()),
+                "{operator} {wrong}: {refused}"
+            );
+            assert!(!refused.contains("panicked"), "{refused}");
+            // As a constant of the graph.
+            let mut values = vec![0; count];
+            values[0] = wrong;
+            let mut constants = updates.clone();
+            constants.push(integers("i", &shape, &values));
+            let network = open(&file(node_of(names), &[("x", 1)], constants)).unwrap();
+            let refused = floats(&network, &[("x", &x)]).unwrap_err().to_string();
+            assert!(!refused.contains("panicked"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn one_hot_has_nothing_at_an_index_out_of_range() {
+    let constants = vec![
+        integers("depth", &[1], &[3]),
+        constant("values", &[2], &[-1.0, 5.0]),
+    ];
+    let network = open(&file(
+        node("OneHot", &["i", "depth", "values"], "y"),
+        &[("i", INT64)],
+        constants,
+    ));
+    let network = network.unwrap();
+    let indices = Tensor::new(&[5], vec![0, -1, 3, 1 << 57, i64::MIN]).unwrap();
+    let mut expected = vec![-1.0; 15];
+    expected[0] = 5.0;
+    expected[5] = 5.0;
+    assert_eq!(floats(&network, &[("i", &indices)]).unwrap(), expected);
+}
+
+#[test]
+fn bounds_of_a_slice_may_be_inputs() {
+    let x: Vec<f32> = (0..10).map(|i| i as f32).collect();
+    let tensor = Tensor::new(&[2, 5], x.clone()).unwrap();
+    let slice = node("Slice", &["x", "begin", "end", "axis", "step"], "y");
+    for step in [1i64, 2, -1, -3] {
+        let constants = vec![
+            integers("axis", &[1], &[1]),
+            integers("step", &[1], &[step]),
+        ];
+        let inputs = [("x", 1), ("begin", INT64), ("end", INT64)];
+        let network = open(&file(slice.clone(), &inputs, constants)).unwrap();
+        for (begin, end) in [
+            (0, 3),
+            (1, 100),
+            (-4, -1),
+            (4, 0),
+            (3, -100),
+            (2, 2),
+            (0, i64::MAX),
+        ] {
+            let bound = |value: i64| Tensor::new(&[1], vec![value]).unwrap();
+            let found = floats(
+                &network,
+                &[
+                    ("x", &tensor),
+                    ("begin", &bound(begin)),
+                    ("end", &bound(end)),
+                ],
+            );
+            let expected: Vec<f32> = x
+                .chunks(5)
+                .flat_map(|row| sliced(row, begin, end, step))
+                .collect();
+            assert_eq!(found.unwrap(), expected, "{begin}:{end}:{step}");
+        }
+    }
+}
+
+/// The rule of Python's slices, index by index.
+fn sliced(row: &[f32], begin: i64, end: i64, step: i64) -> Vec<f32> {
+    let size = row.len() as i64;
+    let counted = |index: i64| {
+        if index < 0 {
+            index.saturating_add(size)
+        } else {
+            index
+        }
+    };
+    let (begin, end) = (counted(begin), counted(end));
+    let mut at = if step > 0 {
+        begin.max(0)
+    } else {
+        begin.min(size - 1)
+    };
+    let mut found = Vec::new();
+    while (step > 0 && at < end.min(size)) || (step < 0 && at > end.max(-1)) {
+        found.extend(usize::try_from(at).ok().and_then(|at| row.get(at)));
+        at += step;
+    }
+    found
+}
+
+/// `y = Reshape(x[:, :n], [-1])`, `n` an input: the plan for its shape alone has a length that is
+/// not known, and the plan for its value runs.
+#[test]
+fn a_length_that_an_input_has_is_part_of_a_plan() {
+    let graph = GraphProto {
+        node: vec![
+            node("Unsqueeze", &["n", "zero"], "end"),
+            node("Slice", &["x", "zero", "end", "one"], "part"),
+            node("Conv", &["part", "w"], "y"),
+        ],
+        initializer: vec![
+            integers("zero", &[1], &[0]),
+            integers("one", &[1], &[2]),
+            constant("w", &[1, 2, 2], &[1.0, 2.0, 3.0, 4.0]),
+        ],
+        input: vec![value("x"), value_of("n", INT64)],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    };
+    let network = open(&model(graph, &[18]).encode_to_vec()).unwrap();
+    let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
+    let tensor = Tensor::new(&[1, 2, 6], x.clone()).unwrap();
+    for n in [3i64, 6, 2, 5, 3, 4] {
+        let length = Tensor::new(&[], vec![n]).unwrap();
+        let found = floats(&network, &[("x", &tensor), ("n", &length)]).unwrap();
+        let expected = (0..n as usize - 1)
+            .map(|at| x[at] + 2.0 * x[at + 1] + 3.0 * x[6 + at] + 4.0 * x[7 + at]);
+        assert_eq!(found, expected.collect::<Vec<_>>(), "{n}");
+    }
+}
+
+#[test]
+fn softplus_of_large_numbers_is_finite() {
+    let network = open(&file(
+        node("Softplus", &["x"], "y"),
+        &[("x", 1)],
+        Vec::new(),
+    ))
+    .unwrap();
+    let x = [-100.0f32, -1.0, 0.0, 1.0, 88.0, 100.0, 1e30];
+    let tensor = Tensor::new(&[x.len()], x.to_vec()).unwrap();
+    let found = floats(&network, &[("x", &tensor)]).unwrap();
+    for (found, x) in found.iter().zip(x) {
+        let x = f64::from(x);
+        let expected = x.max(0.0) + (-x.abs()).exp().ln_1p();
+        assert!(
+            (f64::from(*found) - expected).abs() <= 1e-6 * expected.max(1.0),
+            "{x}: {found}"
+        );
+    }
+}
+
+#[test]
+fn the_extremes_of_infinities_are_infinite() {
+    let inf = f32::INFINITY;
+    let mut x = vec![-inf; 40];
+    x[20..].fill(3.0);
+    x[39] = f32::NAN;
+    let run = |operator: &str, axis: i64, values: &[f32]| {
+        let axes = AttributeProto {
+            name: "axes".into(),
+            r#type: 7,
+            ints: vec![axis],
+            ..AttributeProto::default()
+        };
+        let node = NodeProto {
+            attribute: vec![axes, integer("keepdims", 0)],
+            ..node(operator, &["x"], "y")
+        };
+        let graph = GraphProto {
+            input: vec![value("x")],
+            output: vec![value("y")],
+            node: vec![node],
+            ..GraphProto::default()
+        };
+        let network = open(&model(graph, &[13]).encode_to_vec()).unwrap();
+        let x = Tensor::new(&[2, 20], values.to_vec()).unwrap();
+        floats(&network, &[("x", &x)]).unwrap()
+    };
+    let rows = run("ReduceMax", 1, &x);
+    assert_eq!(rows[0], -inf);
+    assert!(rows[1].is_nan());
+    let columns = run("ReduceMax", 0, &x);
+    assert_eq!(columns[..19], [3.0; 19]);
+    assert!(columns[19].is_nan());
+    x[20..].fill(inf);
+    assert_eq!(run("ReduceMin", 1, &x), [-inf, inf]);
+    assert_eq!(run("ReduceMin", 0, &x), [-inf; 20]);
+}
+
+/// A function, with the fields that the schema of tract does not have.
+#[derive(Clone, Message)]
+struct Function {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, repeated, tag = "4")]
+    input: Vec<String>,
+    #[prost(string, repeated, tag = "5")]
+    output: Vec<String>,
+    #[prost(message, repeated, tag = "7")]
+    node: Vec<NodeProto>,
+    #[prost(message, repeated, tag = "9")]
+    opset_import: Vec<OperatorSetIdProto>,
+    #[prost(string, tag = "10")]
+    domain: String,
+    #[prost(message, repeated, tag = "11")]
+    attributes: Vec<AttributeProto>,
+    #[prost(string, tag = "13")]
+    overload: String,
+}
+
+#[derive(Message)]
+struct Functions {
+    #[prost(message, repeated, tag = "25")]
+    functions: Vec<Function>,
+}
+
+#[test]
+fn functions_have_defaults_and_the_operators_of_the_model() {
+    let of_function = AttributeProto {
+        ref_attr_name: "slope".into(),
+        ..float("alpha", 0.0)
+    };
+    let leaky = NodeProto {
+        attribute: vec![of_function],
+        ..node("LeakyRelu", &["a"], "b")
+    };
+    let function = Function {
+        name: "Leaky".into(),
+        input: vec!["a".into()],
+        output: vec!["b".into()],
+        node: vec![leaky],
+        opset_import: vec![OperatorSetIdProto {
+            version: 18,
+            ..OperatorSetIdProto::default()
+        }],
+        domain: "my.own".into(),
+        attributes: vec![float("slope", 0.5)],
+        overload: String::new(),
+    };
+    let call = |slope: Option<f32>| NodeProto {
+        domain: "my.own".into(),
+        attribute: slope
+            .map(|slope| float("slope", slope))
+            .into_iter()
+            .collect(),
+        ..node("Leaky", &["x"], "y")
+    };
+    let file = |function: Function, slope: Option<f32>| {
+        let mut bytes = file(call(slope), &[("x", 1)], Vec::new());
+        let functions = Functions {
+            functions: vec![function],
+        };
+        bytes.extend(functions.encode_to_vec());
+        bytes
+    };
+    let x = Tensor::new(&[1], vec![-1.0f32]).unwrap();
+    for (slope, expected) in [(None, -0.5), (Some(0.25), -0.25)] {
+        let network = open(&file(function.clone(), slope)).unwrap();
+        assert_eq!(floats(&network, &[("x", &x)]).unwrap(), [expected]);
+    }
+    // Softmax of opset 11 is over all axes from the second, that of 13 over the last.
+    let mut older = function.clone();
+    older.node = vec![node("Softmax", &["a"], "b")];
+    older.opset_import[0].version = 11;
+    let refused = open(&file(older, None)).err().unwrap();
+    assert!(
+        refused.to_string().contains("Softmax of another opset"),
+        "{refused}"
+    );
+    let overloaded = Function {
+        overload: "other".into(),
+        ..function
+    };
+    let refused = open(&file(overloaded, None)).err().unwrap();
+    assert!(refused.to_string().contains("overload"), "{refused}");
+}
