@@ -151,6 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             threads: arguments.threads,
             precision: arguments.precision.of_graph()?,
             clip_output: arguments.source.file.clip_output,
+            unchecked: arguments.source.file.unchecked,
         };
         let timing = network::Timing {
             seconds: arguments.seconds,

@@ -92,6 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             threads: arguments.threads,
             precision: super::precision::of_graph(arguments.precision.as_ref())?,
             clip_output: arguments.source.file.clip_output,
+            unchecked: arguments.source.file.unchecked,
         };
         return network::explain(source, arrays, arguments.plan.path(), arguments.json);
     }

@@ -105,6 +105,10 @@ pub struct FileOptions {
     /// (default: as in ONNX Runtime, it does not)
     #[arg(long)]
     pub clip_output: bool,
+    /// Of a whole graph: also run operators that have not passed ONNX's own test cases. Their
+    /// results may be wrong
+    #[arg(long)]
+    pub unchecked: bool,
 }
 
 /// Opens a model file. `cell` is the kind of cell, if the tensors do not determine it.

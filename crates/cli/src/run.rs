@@ -78,6 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             threads: arguments.threads,
             precision: super::precision::of_graph(arguments.precision.as_ref())?,
             clip_output: arguments.file.clip_output,
+            unchecked: arguments.file.unchecked,
         };
         let (input, output) = (&arguments.input, &arguments.output);
         return network::run(source, input, output, arguments.plan.path());

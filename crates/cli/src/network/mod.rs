@@ -58,6 +58,8 @@ pub struct Source<'a> {
     pub precision: Option<Precision>,
     /// Whether the clip of LSTMs also bounds the input of their output activation.
     pub clip_output: bool,
+    /// Whether operators run that have not passed ONNX's own test cases.
+    pub unchecked: bool,
 }
 
 /// Loads a graph, with a plan if there is one.
@@ -67,11 +69,13 @@ fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
         threads,
         precision,
         clip_output,
+        unchecked,
     } = source;
     let options = NetworkOptions {
         threads: threads.map(|threads| threads as usize),
         precision,
         clips_outputs: clip_output,
+        unchecked,
     };
     let network = Network::open_with(model, options).map_err(failed(model))?;
     if let Some(path) = plan {

@@ -41,6 +41,7 @@ struct Job {
 pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let options = NetworkOptions {
         precision: config.precision,
+        unchecked: config.unchecked,
         ..NetworkOptions::default()
     };
     let graph = network::Network::open_with(path, options).map_err(|why| why.to_string())?;

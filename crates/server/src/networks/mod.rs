@@ -259,6 +259,7 @@ fn check_entries(kind: Kind, config: &ModelConfig) -> Result<(), String> {
             [Kind::Stack, Kind::Graph].contains(&kind),
         ),
         ("precision", config.precision.is_some(), kind != Kind::Tree),
+        ("unchecked", config.unchecked, kind == Kind::Graph),
         ("policy", config.policy.is_some(), kind != Kind::Graph),
         ("weight", config.weight != usual.weight, kind != Kind::Graph),
         (

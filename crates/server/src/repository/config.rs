@@ -16,6 +16,8 @@ pub struct ModelConfig {
     /// `f32`, `bf16` or `int8`; as stored if it is not set.
     #[serde(deserialize_with = "parsed")]
     pub precision: Option<Precision>,
+    /// Of a graph: whether operators run that have not passed ONNX's own test cases.
+    pub unchecked: bool,
     /// The batching policy; that of the server if it is not set.
     #[serde(deserialize_with = "parsed")]
     pub policy: Option<PolicyKind>,
@@ -41,6 +43,7 @@ impl Default for ModelConfig {
         ModelConfig {
             kind: None,
             precision: None,
+            unchecked: false,
             policy: None,
             plan: None,
             weight: NonZeroU32::MIN,
