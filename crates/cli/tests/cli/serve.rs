@@ -107,7 +107,7 @@ fn load_on(folder: &Path, server: &str, rest: &str) -> Output {
 fn answered(output: &Output) -> Value {
     assert!(output.status.success(), "{output:?}");
     let row: Value = serde_json::from_str(text(&output.stdout).trim()).unwrap();
-    assert!(row["completed"].as_u64() > Some(0), "{row}");
+    assert!(row["counted"].as_u64() > Some(0), "{row}");
     let errors = row["errors"].as_object().unwrap();
     assert!(errors.values().all(|count| count == 0), "{row}");
     row
@@ -164,7 +164,8 @@ fn load_on_a_server_with_tls_and_tokens() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// A server of a graph with the inputs `x` `[-1, 3, 5]` and `chosen`, a condition.
+/// A server of a graph with the inputs `x` `[-1, 3, 5]`, of 6 steps or more, and `chosen`, a
+/// condition.
 fn serve_graph(folder: &Path) -> Served {
     let graph =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../network/tests/cores/among_others.onnx");
@@ -182,9 +183,9 @@ fn load_on_a_graph_by_its_metadata() {
         let row = answered(&load_on(folder, server, "--model whole --lengths 6"));
         let inputs = "6, inputs x FP32 [length, 3, 5], chosen BOOL [] = 1";
         assert_eq!(row["requests"], inputs);
-        let options = "--model whole --axis x.0=1:9 --value chosen=0 --value x=0:1";
+        let options = "--model whole --axis x.0=6:9 --value chosen=0 --value x=0:1";
         let row = answered(&load_on(folder, server, options));
-        let inputs = "paper, inputs x FP32 [1:9, 3, 5] = 0:1, chosen BOOL [] = 0";
+        let inputs = "paper, inputs x FP32 [6:9, 3, 5] = 0:1, chosen BOOL [] = 0";
         assert_eq!(row["requests"], inputs);
         for (options, status, says) in [
             (
