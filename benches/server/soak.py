@@ -74,7 +74,8 @@ class Soak:
         values = np.random.default_rng(1)
         self.x = values.normal(size=(1, STEPS, FEATURES[MODEL])).astype(np.float32)
         self.expected = np.zeros(0)
-        self.sequences = 0
+        # Lower numbers are the tenants'.
+        self.sequences = 100
         self.graphs = graphs
         self.graph_x = values.normal(size=(1, LONGEST, GRAPH_FEATURES)).astype(np.float32)
         self.graph_expected: dict[int, bytes] = {}
