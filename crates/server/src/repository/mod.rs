@@ -71,11 +71,7 @@ impl Repository {
         };
         let absolute = std::fs::canonicalize(folder).ok();
         let mut text = text.to_owned();
-        for folder in absolute
-            .iter()
-            .map(PathBuf::as_path)
-            .chain([folder.as_ref()])
-        {
+        for folder in absolute.iter().map(PathBuf::as_path).chain([folder]) {
             let path: PathBuf = folder.components().collect();
             if !path.as_os_str().is_empty() {
                 text = text.replace(&format!("{}/", path.display()), "");
