@@ -2,7 +2,7 @@
 //! [tract](https://docs.rs/tract-onnx).
 //!
 //! ```text
-//! source/         reads a file: external data, functions
+//! source/         reads a file: external data, large constants, functions
 //! recurrent/      LSTM, GRU, RNN and DynamicQuantizeLSTM as operators of tract, each on a session
 //! dense/          products with constant matrices as operators of tract, on the same team
 //! operators/      operators that tract does not have, or has slowly

@@ -192,6 +192,82 @@ fn large_external_data_must_be_there_and_have_the_length_of_its_shape() {
     }
 }
 
+/// `y = table[ids] + table[ids]` with a table of 64 MiB in the file `table`; integers of 64 bits.
+fn of_table() -> Vec<u8> {
+    let table = TensorProto {
+        name: "table".into(),
+        dims: vec![ROWS as i64, 4],
+        ..external("table", "0", &(16 * ROWS).to_string())
+    };
+    let graph = GraphProto {
+        node: vec![
+            node("Gather", &["table", "ids"], "rows"),
+            node("Gather", &["table", "ids"], "again"),
+            node("Add", &["rows", "again"], "y"),
+        ],
+        initializer: vec![table],
+        input: vec![graphs::value_of("ids", 7)],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    };
+    graphs::file(graph)
+}
+
+const ROWS: usize = 4 << 20;
+
+#[test]
+fn rows_of_a_large_table_are_read_from_its_file() {
+    use std::io::{Seek, SeekFrom, Write};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (path, data) = (
+        folder.path().join("model.onnx"),
+        folder.path().join("table"),
+    );
+    std::fs::write(&path, of_table()).unwrap();
+    let write = |path: &Path, of_row: &dyn Fn(usize) -> f32| {
+        let mut file = std::fs::File::create(path).unwrap();
+        for row in [0, 5, ROWS - 1] {
+            file.seek(SeekFrom::Start(16 * row as u64)).unwrap();
+            (0..4).for_each(|_| file.write_all(&of_row(row).to_le_bytes()).unwrap());
+        }
+        file
+    };
+    let file = write(&data, &|row| row as f32 + 0.5);
+    let network = Network::open(&path).unwrap();
+    let run = |ids: &[i64], shape: &[usize]| {
+        let ids = Tensor::new(shape, ids.to_vec()).unwrap();
+        let outputs = network.run(&[("ids", &ids)]);
+        outputs.map(|outputs| outputs[0].tensor.clone())
+    };
+    let twice = |ids: &[usize]| {
+        let rows = ids.iter().map(|&row| 2.0 * (row as f32 + 0.5));
+        rows.flat_map(|value| [value; 4]).collect::<Vec<f32>>()
+    };
+    let found = run(&[5, -1, 0, 5], &[2, 2]).unwrap();
+    assert_eq!(found.shape(), [2, 2, 4]);
+    assert_eq!(found.floats().unwrap(), twice(&[5, ROWS - 1, 0, 5]));
+    assert_eq!(run(&[1], &[1]).unwrap().floats().unwrap(), [0.0; 4]);
+    let too_large = [ROWS as i64, -(ROWS as i64) - 1, 1 << 57, i64::MIN];
+    for index in too_large {
+        let refused = run(&[index], &[1]).unwrap_err();
+        assert!(
+            refused.to_string().contains(&index.to_string()),
+            "{refused}"
+        );
+    }
+    // Another file takes its place: the network has the one that it opened.
+    let other = folder.path().join("other");
+    write(&other, &|_| 7.0);
+    std::fs::rename(&other, &data).unwrap();
+    assert_eq!(run(&[5], &[1]).unwrap().floats().unwrap(), twice(&[5]));
+    // It is cut off: the rows that are left are there.
+    file.set_len(1000).unwrap();
+    assert_eq!(run(&[5], &[1]).unwrap().floats().unwrap(), twice(&[5]));
+    let refused = run(&[ROWS as i64 - 1], &[1]).unwrap_err();
+    assert!(refused.to_string().contains("cannot be read"), "{refused}");
+}
+
 #[test]
 fn a_reference_to_a_shared_constant_in_a_file_is_refused() {
     let mut w = TensorProto {

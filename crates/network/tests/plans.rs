@@ -230,6 +230,43 @@ fn a_prepared_plan_runs_inputs_of_its_shapes_alone() {
     assert_eq!(network.plan_stats().made, 1);
 }
 
+/// An LSTM over `x [T, N, 64]`.
+fn layer() -> Vec<u8> {
+    const HIDDEN: usize = 64;
+    let weights = |name, seed| {
+        let values = random(seed, 4 * HIDDEN * HIDDEN);
+        constant(name, &[1, 4 * HIDDEN, HIDDEN], &values)
+    };
+    let mut layer = node("LSTM", &["x", "w", "r"], "y");
+    layer
+        .attribute
+        .push(graphs::integer("hidden_size", HIDDEN as i64));
+    file(GraphProto {
+        node: vec![layer],
+        initializer: vec![weights("w", 1), weights("r", 2)],
+        input: vec![value("x")],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    })
+}
+
+#[test]
+fn a_layer_has_plans_for_all_sizes_that_it_meets() {
+    let run = |network: &Network, steps: usize, batch: usize| {
+        let x = random(3, steps * batch * 64);
+        let x = Tensor::new(&[steps, batch, 64], x).unwrap();
+        network.profile(&[("x", &x)]).unwrap()
+    };
+    let open = || Network::from_bytes(&layer(), NetworkOptions::default()).unwrap();
+    let network = open();
+    for (steps, batch) in [(1, 1), (100, 1), (100, 32), (1, 1)] {
+        let (found, fresh) = (run(&network, steps, batch), run(&open(), steps, batch));
+        assert_eq!(found.outputs, fresh.outputs);
+        let plan = |run: &cellstream_network::ProfiledRun| run.profile.regions[0].plan.clone();
+        assert_eq!(plan(&found), plan(&fresh), "{steps} steps of {batch}");
+    }
+}
+
 #[test]
 fn networks_on_given_threads_take_no_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 //! Data is read, not mapped: the values stay as they are when the file is replaced or cut off. With
 //! a map, values would change, and reading past the new end would end the process. Large constants
 //! are read once, into the memory that all plans share; tract's tensors own their memory anyway.
+//! Of large [`tables`] only the rows are read that a run needs.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -17,6 +18,7 @@ use tract_onnx::prelude::{DatumType, Tensor};
 use super::MAX_BYTES;
 use super::constants::{Constants, MIN_BYTES, is_value};
 use super::names::subgraphs_mut;
+use super::tables::{self, Table};
 use crate::NetworkError;
 
 /// Reads the external data of all tensors of a graph and those within. Large constants are added to
@@ -29,6 +31,8 @@ pub(super) fn load(
     let mut reader = Reader {
         folder,
         left: MAX_BYTES,
+        // Those of branches and bodies are read as a whole.
+        tables: tables::names(graph),
         constants,
     };
     reader.load(graph)
@@ -39,11 +43,15 @@ struct Reader<'a> {
     /// Bytes that may still be read.
     left: u64,
     constants: Option<&'a mut Constants>,
+    /// The names of constants that are read by rows alone.
+    tables: Vec<String>,
 }
 
 /// A part of a file.
 struct Part {
     file: File,
+    /// Where it begins, in bytes.
+    offset: u64,
     /// Its name in the model.
     location: String,
     /// In bytes.
@@ -55,6 +63,7 @@ impl Reader<'_> {
         for tensor in &mut graph.initializer {
             self.load_tensor(tensor, true)?;
         }
+        self.tables.clear();
         for node in &mut graph.node {
             let may_share = is_value(node);
             for attribute in &mut node.attribute {
@@ -95,8 +104,22 @@ impl Reader<'_> {
             && part.length >= MIN_BYTES as u64
             && let Some(datum) = shared_type(tensor)
         {
-            let values = part.read_values(datum, &tensor.dims)?;
-            constants.add(tensor, values);
+            let shape = part.shape(datum, &tensor.dims)?;
+            if shape.len() > 1
+                && part.length >= tables::MIN_BYTES
+                && self.tables.contains(&tensor.name)
+            {
+                let Part { file, offset, .. } = part;
+                let table = Table {
+                    file,
+                    offset,
+                    datum,
+                    shape,
+                };
+                constants.add_table(tensor, table);
+            } else {
+                constants.add(tensor, part.read_values(datum, &shape)?);
+            }
             return Ok(());
         }
         let mut data = Vec::new();
@@ -126,22 +149,26 @@ impl Part {
         read.map_err(|why| format!("{:?}: {why}", self.location))
     }
 
-    /// Reads a tensor.
-    fn read_values(&mut self, datum: DatumType, dims: &[i64]) -> Result<Tensor, String> {
+    /// The shape of a tensor, whose bytes these are.
+    fn shape(&self, datum: DatumType, dims: &[i64]) -> Result<Vec<usize>, String> {
         let shape: Vec<usize> = { dims.iter() }
             .map(|&size| usize::try_from(size).map_err(|_| format!("an axis has the size {size}")))
             .collect::<Result<_, _>>()?;
         let mut sizes = shape.iter().map(|&size| size as u64);
         let needed = sizes.try_fold(datum.size_of() as u64, u64::checked_mul);
-        if needed != Some(self.length) {
-            return Err(format!(
+        match needed == Some(self.length) {
+            true => Ok(shape),
+            false => Err(format!(
                 "{} bytes are not a tensor of the shape {shape:?} with elements of {} bytes",
                 self.length,
                 datum.size_of()
-            ));
+            )),
         }
+    }
+
+    fn read_values(&mut self, datum: DatumType, shape: &[usize]) -> Result<Tensor, String> {
         let failed = |why| format!("{why:#}");
-        let mut values = Tensor::zero_dt(datum, &shape).map_err(failed)?;
+        let mut values = Tensor::zero_dt(datum, shape).map_err(failed)?;
         let mut plain = values.try_as_plain_ram_mut().map_err(failed)?;
         self.read(|file| file.read_exact(plain.as_bytes_mut()))?;
         Ok(values)
@@ -180,6 +207,7 @@ fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
         .map_err(|why| why.to_string())?;
     Ok(Part {
         file,
+        offset,
         location: location.to_owned(),
         length,
     })

@@ -7,6 +7,7 @@ pub(crate) mod flat;
 mod functions;
 mod inputs;
 pub(crate) mod names;
+mod tables;
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,0 +1,200 @@
+//! Large tables that stay in their file, such as the vectors of words: `Gather` nodes read the rows
+//! that they need.
+//!
+//! ```text
+//! Gather(table, indices)          cellstream.GatherRows(indices)
+//! ```
+//!
+//! A row is read at its place in the file, which stays open; there is no map. So a file that another
+//! one replaces changes nothing, one that is cut off ends a run with an error, and one that is
+//! written in place gives the new rows.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb::{GraphProto, NodeProto};
+use tract_onnx::tract_hir::internal::*;
+
+use super::attributes::{integer, is_standard};
+use super::constants::table;
+use crate::control_flow::readers;
+
+/// Fewest bytes of a table that stays in its file. A row of it is read in about a microsecond.
+pub(super) const MIN_BYTES: u64 = 64 << 20;
+
+/// The operator that reads rows.
+pub(super) const GATHER_ROWS: &str = "cellstream.GatherRows";
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub file: File,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    pub datum: DatumType,
+    /// The axis of the rows first.
+    pub shape: Vec<usize>,
+}
+
+impl Table {
+    /// The bytes of a row.
+    fn row(&self) -> usize {
+        self.shape[1..].iter().product::<usize>() * self.datum.size_of()
+    }
+
+    /// All rows.
+    pub fn read(&self) -> TractResult<Tensor> {
+        let mut values = Tensor::zero_dt(self.datum, &self.shape)?;
+        let mut plain = values.try_as_plain_ram_mut()?;
+        read_at(&self.file, plain.as_bytes_mut(), self.offset)?;
+        Ok(values)
+    }
+
+    fn gather(&self, indices: &Tensor) -> TractResult<Tensor> {
+        let (rows, size) = (self.shape[0], self.row());
+        let shape = [indices.shape(), &self.shape[1..]].concat();
+        let indices = indices.cast_to::<i64>()?;
+        let indices = indices.try_as_plain_ram()?.as_slice::<i64>()?.to_vec();
+        let mut values = Tensor::zero_dt(self.datum, &shape)?;
+        let mut plain = values.try_as_plain_ram_mut()?;
+        let places = plain.as_bytes_mut().chunks_exact_mut(size.max(1));
+        for (index, place) in indices.into_iter().zip(places) {
+            let counted = if index < 0 {
+                index + rows as i64
+            } else {
+                index
+            };
+            let row = usize::try_from(counted).ok().filter(|row| *row < rows);
+            let row = row.with_context(|| format!("index {index} of {rows} rows"))?;
+            let read = read_at(&self.file, place, self.offset + (row * size) as u64);
+            read.with_context(|| format!("row {row} of a table cannot be read from its file"))?;
+        }
+        Ok(values)
+    }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !into.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, into, offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                into = &mut into[count..];
+                offset += count as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node reads rows of its first input.
+pub(super) fn reads_rows(node: &NodeProto) -> bool {
+    let is_gather = node.op_type == "Gather" && is_standard(&node.domain);
+    is_gather && integer(node, "axis", 0) == 0 && node.input.len() == 2
+}
+
+/// The constants of a graph that nodes read by rows alone.
+pub(super) fn names(graph: &GraphProto) -> Vec<String> {
+    let readers = readers(graph);
+    let gathers = graph.node.iter().filter(|node| reads_rows(node));
+    let tables = graph.initializer.iter().filter(|constant| {
+        let by_rows = { gathers.clone() }.filter(|node| node.input[0] == constant.name);
+        let by_rows = by_rows
+            .filter(|node| node.input[1] != constant.name)
+            .count();
+        by_rows > 0 && readers.get(constant.name.as_str()) == Some(&by_rows)
+    });
+    tables.map(|constant| constant.name.clone()).collect()
+}
+
+pub(super) fn parse(
+    _: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    let table = table(node)?;
+    Ok((expand(Gather(table)), Vec::new()))
+}
+
+#[derive(Clone, Debug)]
+struct Gather(Arc<Table>);
+
+impl PartialEq for Gather {
+    fn eq(&self, other: &Gather) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Gather {}
+
+impl Expansion for Gather {
+    fn name(&self) -> StaticName {
+        "GatherRows".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        check_input_arity(inputs, 1)?;
+        check_output_arity(outputs, 1)?;
+        let row = &self.0.shape[1..];
+        solver.equals(&outputs[0].datum_type, self.0.datum)?;
+        solver.equals(&outputs[0].rank, inputs[0].rank.bex() + row.len() as i64)?;
+        solver.given(&inputs[0].rank, move |solver, rank| {
+            let rank = usize::try_from(rank)?;
+            for axis in 0..rank {
+                solver.equals(&outputs[0].shape[axis], &inputs[0].shape[axis])?;
+            }
+            for (axis, size) in row.iter().enumerate() {
+                solver.equals(&outputs[0].shape[rank + axis], size.to_dim())?;
+            }
+            Ok(())
+        })
+    }
+
+    fn wire(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        target.wire_node(prefix, self.clone(), inputs)
+    }
+}
+
+impl Op for Gather {
+    fn name(&self) -> StaticName {
+        "GatherRows".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for Gather {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let indices = args_1!(inputs);
+        Ok(tvec!(self.0.gather(&indices)?.into_tvalue()))
+    }
+}
+
+impl TypedOp for Gather {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let indices = inputs.first().context("the indices are missing")?;
+        let mut shape = indices.shape.to_tvec();
+        shape.extend(self.0.shape[1..].iter().map(|size| size.to_dim()));
+        Ok(tvec!(self.0.datum.fact(&*shape)))
+    }
+
+    as_op!();
+}
