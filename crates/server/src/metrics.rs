@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cellstream_network::PlanStats;
 use cellstream_serve::engine::ModelStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
@@ -15,6 +16,7 @@ use prometheus_client::registry::Registry;
 use crate::doors::Bodies;
 use crate::error::InferError;
 use crate::models::{LoadedModel, Models};
+use crate::networks::Network;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ModelLabels {
@@ -181,6 +183,12 @@ impl Collector for Engines {
             });
             values.collect::<Vec<Value>>()
         };
+        let of_plans = |value: fn(&PlanStats) -> f64| {
+            of_models(&|model, _| match &model.network {
+                Network::Graph(graph) => Some(value(&graph.plans())),
+                _ => None,
+            })
+        };
         // A graph has no cells.
         let of_stats =
             |value: fn(&ModelStats) -> u64| of_models(&|_, stats| Some(value(stats?) as f64));
@@ -216,6 +224,16 @@ impl Collector for Engines {
             "Rows that wait for a worker",
             of_stats(|stats| stats.ready as u64),
         )?;
+        gauges(
+            "kept_plans",
+            "Plans of a graph for shapes of inputs",
+            of_plans(|plans| plans.kept as f64),
+        )?;
+        gauges(
+            "kept_plan_bytes",
+            "Bytes of these plans, apart from the constants of the file",
+            of_plans(|plans| plans.bytes as f64),
+        )?;
         gauges("worker_alive", "Whether the worker runs", alive)?;
         let mut counters =
             |name, help, values| family(&mut encoder, name, help, values, ConstCounter::new);
@@ -233,6 +251,16 @@ impl Collector for Engines {
             "batches",
             "Batches of cells",
             of_stats(|stats| stats.cells.iter().flat_map(|cell| &cell.batches).sum()),
+        )?;
+        counters(
+            "made_plans",
+            "Plans that were made for shapes of inputs",
+            of_plans(|plans| plans.made as f64),
+        )?;
+        counters(
+            "evicted_plans",
+            "Plans that were given up for others",
+            of_plans(|plans| plans.evicted as f64),
         )?;
         counters("worker_busy_seconds", "Time of batches", busy)
     }

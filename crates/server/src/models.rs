@@ -14,7 +14,7 @@ use cellstream_serve::engine::{self, EngineOptions, ModelOptions};
 use cellstream_serve::policy::PolicyKind;
 
 use crate::error::{ErrorKind, InferError};
-use crate::networks::Network;
+use crate::networks::{GraphHost, Network};
 use crate::repository::{ModelConfig, Repository};
 use crate::sequences::{SequenceLimits, Sequences};
 use crate::statistics::Statistics;
@@ -68,6 +68,7 @@ impl IndexEntry {
 pub struct Models {
     repository: Repository,
     options: EngineOptions,
+    graphs: GraphHost,
     engines: Mutex<HashMap<PolicyKind, Arc<Engine>>>,
     loaded: RwLock<HashMap<String, Versions>>,
     /// Held during a load or an unload, so that no two of them start an engine of one policy.
@@ -88,6 +89,7 @@ impl Models {
     pub fn new(repository: Repository, options: EngineOptions) -> Models {
         Models {
             repository,
+            graphs: GraphHost::new(options.limits),
             options,
             engines: Mutex::default(),
             loaded: RwLock::default(),
@@ -173,7 +175,7 @@ impl Models {
         path: &Path,
         config: &ModelConfig,
     ) -> Result<LoadedModel, String> {
-        let prepared = Network::load(path, config, name)?;
+        let prepared = Network::load(path, config, name, &self.graphs)?;
         let options = ModelOptions {
             name: format!("{name}/{version}"),
             weight: config.weight,

@@ -184,10 +184,34 @@ fn a_configuration_of_another_kind_is_refused_by_name() {
         ("beside", "plan = \"../other.plan\"\n"),
         ("[seq2seq]", "kind = \"seq2seq\"\n"),
         ("in reverse", "[sequences]\nonly = true\n"),
+        ("in reverse", "[limits]\nsequences = 3\n"),
+        ("plan_bytes", "plan_bytes = 1\n"),
+        (
+            "limits.sequences",
+            "kind = \"tree\"\n[tree]\n[limits]\nsequences = 3\n",
+        ),
+        // Also with the values that they have without an entry.
+        ("weight", "kind = \"graph\"\nweight = 1\n"),
+        ("max_batch", "kind = \"graph\"\nmax_batch = 64\n"),
+        ("max_steps", "kind = \"graph\"\nmax_steps = 10\n"),
+        ("policy", "kind = \"graph\"\npolicy = \"cellular\"\n"),
+        (
+            "limits.sequences",
+            "kind = \"graph\"\n[limits]\nsequences = 3\n",
+        ),
+        (
+            "sequences.only",
+            "kind = \"graph\"\n[sequences]\nonly = false\n",
+        ),
+        (
+            "safetensors.prefix",
+            "kind = \"graph\"\n[safetensors]\nprefix = \"a\"\n",
+        ),
+        ("tree", "kind = \"graph\"\n[tree]\n"),
     ];
     let running = Running::with(&common::options(), |folder| {
         for (index, (_, config)) in cases.iter().enumerate() {
-            let name = format!("case{index}");
+            let name = format!("case{index:02}");
             common::save(folder, &name, 1, &common::bidirectional());
             common::configure(folder, &name, config);
         }

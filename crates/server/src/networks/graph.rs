@@ -1,50 +1,82 @@
 //! A whole ONNX graph: the names, types and shapes of the tensors are those of the file.
 //!
-//! Its requests run one after the other on a thread with a team of its own, beside the workers of
-//! the engine.
+//! ```text
+//! admitted    within the limits of the model and of the server
+//! planned     if no plan for its shapes is kept: on a thread beside the one that runs the graph
+//! waits       for its turn: a graph runs one request after the other
+//! runs        on the threads that all graphs of the server share
+//! ```
+//!
+//! A request that waits holds no thread: it ends when its deadline passes or its client goes. One
+//! that runs is answered at its deadline, too, but the run goes on to its end.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use cellstream::machine::Topology;
 use cellstream_network as network;
-use cellstream_network::{ElementType, NetworkOptions, NetworkPlan, NetworkPort};
-use tokio::sync::oneshot;
+use cellstream_network::{
+    Caller, ElementType, NetworkOptions, NetworkPlan, NetworkPort, NetworkThreads, PlanStats,
+    PreparedPlan, RunOptions,
+};
+use cellstream_serve::scheduler::{LimitOf, Limits};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 
+use super::admission::{Admission, Admitted, Needs};
 use super::{Answer, Call, Interface, Network, Port, Prepared, plan_file};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
 
-/// Requests that wait, unless the model's limit is lower.
-const WAITING: usize = 1024;
+/// What all graphs of a server share.
+pub struct GraphHost {
+    threads: NetworkThreads,
+    /// One permit for each plan that is made at a time.
+    planners: Arc<Semaphore>,
+    admission: Arc<Admission>,
+}
+
+impl GraphHost {
+    /// `limits`: those of all graphs together.
+    pub fn new(limits: Limits) -> GraphHost {
+        let cores = Topology::detect().team_size();
+        GraphHost {
+            threads: NetworkThreads::new(None),
+            // The other half is for the threads that run.
+            planners: Arc::new(Semaphore::new((cores / 2).max(1))),
+            admission: Admission::new(limits, LimitOf::Engine),
+        }
+    }
+}
 
 /// See the [module](self).
 pub struct GraphNetwork {
     pub interface: Interface,
-    waiting: usize,
-    /// Its drop ends the thread.
-    jobs: SyncSender<Job>,
+    graph: Arc<network::Network>,
+    /// Those of each request.
+    nodes: usize,
+    admission: Arc<Admission>,
+    of_all: Arc<Admission>,
+    planners: Arc<Semaphore>,
+    /// One permit: of the request that runs.
+    turn: Arc<Semaphore>,
 }
 
-struct Job {
-    inputs: Vec<Tensor>,
-    deadline: Option<Instant>,
-    submitted: Instant,
-    reply: oneshot::Sender<Result<Answer, InferError>>,
-}
-
-/// Loads a graph, and starts its thread.
+/// Loads a graph.
 ///
 /// # Errors
 /// Why it cannot be loaded.
-pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
+pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepared, String> {
     let options = NetworkOptions {
         precision: config.precision,
         unchecked: config.unchecked,
+        plan_bytes: config.plan_bytes,
         ..NetworkOptions::default()
     };
-    let graph = network::Network::open_with(path, options).map_err(|why| why.to_string())?;
+    let graph = network::Network::open_on(path, options, &host.threads);
+    let graph = graph.map_err(|why| why.to_string())?;
     if let Some(file) = plan_file(path, config)? {
         let plan = NetworkPlan::load(file).map_err(|why| why.to_string())?;
         graph.use_plan(Some(plan)).map_err(|why| why.to_string())?;
@@ -56,17 +88,15 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
         is_streaming: false,
         has_states: false,
     };
-    let waiting = config.limits.requests.unwrap_or(WAITING).clamp(1, WAITING);
-    let (jobs, received) = sync_channel(waiting);
-    std::thread::Builder::new()
-        .name("cellstream-graph".into())
-        .spawn(move || run_jobs(&graph, &received))
-        .map_err(|why| why.to_string())?;
     Ok(Prepared {
         network: Network::Graph(GraphNetwork {
             interface,
-            waiting,
-            jobs,
+            nodes: graph.nodes(),
+            graph: Arc::new(graph),
+            admission: Admission::new(config.limits.limits(), LimitOf::Model),
+            of_all: Arc::clone(&host.admission),
+            planners: Arc::clone(&host.planners),
+            turn: Arc::new(Semaphore::new(1)),
         }),
         cells: None,
     })
@@ -80,85 +110,161 @@ fn port(of: &NetworkPort) -> Port {
     Port::new(&of.name, datatype, &shape)
 }
 
-fn run_jobs(graph: &network::Network, jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
-        let begun = Instant::now();
-        // The client has gone.
-        if job.reply.is_closed() {
-            continue;
-        }
-        let answer = match job.deadline {
-            Some(deadline) if deadline <= begun => Err(InferError::new(
-                ErrorKind::Late,
-                "the request's deadline has passed",
-            )),
-            _ => run_job(graph, job.inputs).map(|outputs| Answer {
-                outputs,
-                rows: 1,
-                queueing: begun.saturating_duration_since(job.submitted),
-                computing: begun.elapsed(),
-            }),
-        };
-        let _ = job.reply.send(answer);
+/// The inputs of a request, for the graph.
+struct Inputs(Vec<(String, network::Tensor)>);
+
+impl Inputs {
+    fn of(tensors: Vec<Tensor>) -> Result<Inputs, InferError> {
+        let inputs = tensors.into_iter().map(|input| {
+            let data = to_graph(input.data).ok_or_else(|| {
+                InferError::invalid(format!("input {:?} has the datatype BYTES", input.name))
+            })?;
+            Ok((input.name, network::Tensor::new(&input.shape, data)?))
+        });
+        Ok(Inputs(inputs.collect::<Result<_, InferError>>()?))
+    }
+
+    fn named(&self) -> Vec<(&str, &network::Tensor)> {
+        let inputs = self.0.iter();
+        inputs
+            .map(|(name, tensor)| (name.as_str(), tensor))
+            .collect()
     }
 }
 
-fn run_job(graph: &network::Network, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, InferError> {
-    let mut given = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let data = to_graph(input.data).ok_or_else(|| {
-            InferError::invalid(format!("input {:?} has the datatype BYTES", input.name))
-        })?;
-        given.push((input.name, network::Tensor::new(&input.shape, data)?));
+/// What a thread needs for a part of a request. It holds the request's share of the limits and its
+/// permit until that is done, also if nobody waits for it any more.
+struct Job {
+    graph: Arc<network::Network>,
+    inputs: Vec<Tensor>,
+    options: RunOptions,
+    _admitted: Arc<[Admitted; 2]>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The outputs of a run and its time.
+type Run = (Vec<Tensor>, Duration);
+
+impl Job {
+    fn prepare(self) -> Result<PreparedPlan, InferError> {
+        let inputs = Inputs::of(self.inputs)?;
+        Ok(self.graph.prepare(&inputs.named(), self.options)?)
     }
-    let given: Vec<(&str, &network::Tensor)> = given
-        .iter()
-        .map(|(name, tensor)| (name.as_str(), tensor))
-        .collect();
-    let outputs = graph.run(&given)?.into_iter().map(|output| {
-        let shape = output.tensor.shape().to_vec();
-        Ok(Tensor {
-            name: output.name,
-            shape,
-            data: from_graph(output.tensor.into_data())?,
-        })
-    });
-    outputs.collect()
+
+    /// `None`: there is no plan.
+    fn run(self, plan: Option<PreparedPlan>) -> Result<Option<Run>, InferError> {
+        let begun = Instant::now();
+        let inputs = Inputs::of(self.inputs)?;
+        let found = match plan {
+            Some(plan) => Some(plan),
+            None => self.graph.prepared(&inputs.named(), self.options)?,
+        };
+        let Some(plan) = found else {
+            return Ok(None);
+        };
+        let outputs = self.graph.run_prepared(&plan, &inputs.named())?;
+        let outputs = outputs.into_iter().map(|output| {
+            let shape = output.tensor.shape().to_vec();
+            Ok(Tensor {
+                name: output.name,
+                shape,
+                data: from_graph(output.tensor.into_data())?,
+            })
+        });
+        let outputs = outputs.collect::<Result<_, InferError>>()?;
+        Ok(Some((outputs, begun.elapsed())))
+    }
+}
+
+/// Runs a job on a thread that may block.
+async fn on_thread<T: Send + 'static>(
+    job: impl FnOnce() -> Result<T, InferError> + Send + 'static,
+) -> Result<T, InferError> {
+    let done = spawn_blocking(job).await;
+    done.map_err(|why| InferError::new(ErrorKind::Internal, why))?
+}
+
+fn ended(_: AcquireError) -> InferError {
+    InferError::new(ErrorKind::Unavailable, "the model is being unloaded")
 }
 
 impl GraphNetwork {
-    /// Computes a request.
+    /// The plans for shapes of inputs.
+    pub fn plans(&self) -> PlanStats {
+        self.graph.plan_stats()
+    }
+
+    /// Computes a request. Dropping the future ends it, unless it runs.
     ///
     /// # Errors
-    /// Too many requests wait; tensors that do not fit.
+    /// It exceeds a limit; its deadline passes; tensors that do not fit.
     pub async fn run(&self, request: &InferRequest, call: &Call) -> Result<Answer, InferError> {
         for given in &request.inputs {
             self.check_shape(given)?;
         }
-        let (reply, answer) = oneshot::channel();
-        let job = Job {
-            inputs: request.inputs.clone(),
-            deadline: call.deadline,
-            submitted: Instant::now(),
-            reply,
+        let needs = Needs {
+            client: call.client,
+            nodes: self.nodes,
+            bytes: request.inputs.iter().map(|input| input.data.bytes()).sum(),
         };
-        let ended = || InferError::new(ErrorKind::Unavailable, "the model is being unloaded");
-        match self.jobs.try_send(job) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
-                return Err(InferError::new(
-                    ErrorKind::Overloaded,
-                    format!(
-                        "overloaded: {} requests of the model wait; try again later",
-                        self.waiting
-                    ),
-                ));
+        let admitted = Arc::new([self.admission.admit(needs)?, self.of_all.admit(needs)?]);
+        let answer = self.answer(request, call, &admitted);
+        match call.deadline {
+            None => answer.await,
+            Some(deadline) => {
+                let answer = tokio::time::timeout_at(deadline.into(), answer).await;
+                let late = || InferError::new(ErrorKind::Late, "the request's deadline has passed");
+                answer.unwrap_or_else(|_| Err(late()))
             }
-            Err(TrySendError::Disconnected(_)) => return Err(ended()),
         }
-        let mut answer = answer.await.map_err(|_| ended())??;
-        answer.outputs.retain(|output| request.wants(&output.name));
-        Ok(answer)
+    }
+
+    async fn answer(
+        &self,
+        request: &InferRequest,
+        call: &Call,
+        admitted: &Arc<[Admitted; 2]>,
+    ) -> Result<Answer, InferError> {
+        let submitted = Instant::now();
+        let job = |permit| Job {
+            graph: Arc::clone(&self.graph),
+            inputs: request.inputs.clone(),
+            options: RunOptions {
+                caller: Caller(call.client.0),
+            },
+            _admitted: Arc::clone(admitted),
+            _permit: permit,
+        };
+        let planned = async || {
+            let planner = Arc::clone(&self.planners).acquire_owned().await;
+            let job = job(planner.map_err(ended)?);
+            on_thread(move || job.prepare()).await
+        };
+        let shapes = request.inputs.iter();
+        let shapes: Vec<(&str, &[usize])> = shapes
+            .map(|input| (input.name.as_str(), input.shape.as_slice()))
+            .collect();
+        let mut plan = None;
+        if !self.graph.has_plan(&shapes) {
+            plan = Some(planned().await?);
+        }
+        loop {
+            let turn = Arc::clone(&self.turn).acquire_owned().await;
+            let job = job(turn.map_err(ended)?);
+            let ran = on_thread(move || job.run(plan)).await?;
+            if let Some((mut outputs, computing)) = ran {
+                outputs.retain(|output| request.wants(&output.name));
+                let queueing = submitted.elapsed().saturating_sub(computing);
+                return Ok(Answer {
+                    outputs,
+                    rows: 1,
+                    queueing,
+                    computing,
+                });
+            }
+            // The plans that are kept are for other values.
+            plan = Some(planned().await?);
+        }
     }
 
     /// Refuses a tensor of another shape than the file says, if it says one.

@@ -1,5 +1,6 @@
 //! The networks that the server runs: tensors in, requests of the engine, tensors out.
 
+mod admission;
 mod graph;
 mod seq2seq;
 mod stack;
@@ -19,7 +20,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::error::{ErrorKind, InferError};
 use crate::repository::{Kind, ModelConfig};
 use crate::wire::{Datatype, InferRequest, Tensor};
-pub use graph::GraphNetwork;
+pub use graph::{GraphHost, GraphNetwork};
 pub use seq2seq::Seq2SeqNetwork;
 pub use stack::{Part, StackNetwork, States, Wanted};
 pub use tree::TreeNetwork;
@@ -132,7 +133,12 @@ impl Network {
     ///
     /// # Errors
     /// Why it cannot be loaded, with the name of the tensor, node or entry.
-    pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, String> {
+    pub fn load(
+        path: &Path,
+        config: &ModelConfig,
+        name: &str,
+        graphs: &GraphHost,
+    ) -> Result<Prepared, String> {
         let is_onnx = path.extension().is_some_and(|ending| ending == "onnx");
         let kind = match (config.kind, config.seq2seq.is_some(), config.tree.is_some()) {
             (Some(kind), ..) => kind,
@@ -147,7 +153,7 @@ impl Network {
             Kind::Stack => stack::load(path, config, name),
             Kind::Seq2seq => seq2seq::load(path, config),
             Kind::Tree => tree::load(path, config),
-            Kind::Graph => graph::load(path, config),
+            Kind::Graph => graph::load(path, config, graphs),
         }
     }
 
@@ -249,41 +255,29 @@ fn check_shape(port: &Port, given: &Tensor) -> Result<(), InferError> {
     )))
 }
 
-/// Refuses entries of a configuration that a kind does not have.
+/// Refuses entries of a configuration that have no effect for a kind.
 fn check_entries(kind: Kind, config: &ModelConfig) -> Result<(), String> {
-    let usual = ModelConfig::default();
-    let entries = [
-        (
-            "plan",
-            config.plan.is_some(),
-            [Kind::Stack, Kind::Graph].contains(&kind),
-        ),
-        ("precision", config.precision.is_some(), kind != Kind::Tree),
-        ("unchecked", config.unchecked, kind == Kind::Graph),
-        ("policy", config.policy.is_some(), kind != Kind::Graph),
-        ("weight", config.weight != usual.weight, kind != Kind::Graph),
-        (
-            "max_batch",
-            config.max_batch != usual.max_batch,
-            kind == Kind::Stack,
-        ),
-        ("max_steps", config.max_steps.is_some(), kind != Kind::Graph),
-        (
-            "sequences",
-            config.sequences != usual.sequences,
-            kind == Kind::Stack,
-        ),
-        (
-            "safetensors",
-            config.safetensors != usual.safetensors,
-            kind == Kind::Stack,
-        ),
-        ("seq2seq", config.seq2seq.is_some(), kind == Kind::Seq2seq),
-        ("tree", config.tree.is_some(), kind == Kind::Tree),
-    ];
-    match entries.iter().find(|(_, is_set, has)| *is_set && !has) {
-        Some((entry, ..)) => Err(format!(
-            "config.toml: a model of the kind {} has no {entry:?}",
+    let is_graph = kind == Kind::Graph;
+    let is_stack = kind == Kind::Stack;
+    let has = |entry: &str| {
+        let (table, _) = entry.split_once('.').unwrap_or((entry, ""));
+        match entry {
+            "plan" => is_stack || is_graph,
+            "precision" => kind != Kind::Tree,
+            "policy" | "weight" | "max_steps" => !is_graph,
+            "max_batch" | "limits.sequences" => is_stack,
+            "plan_bytes" | "unchecked" => is_graph,
+            _ => match table {
+                "sequences" | "safetensors" => is_stack,
+                "seq2seq" => kind == Kind::Seq2seq,
+                "tree" => kind == Kind::Tree,
+                _ => true,
+            },
+        }
+    };
+    match config.given.iter().find(|entry| !has(entry)) {
+        Some(entry) => Err(format!(
+            "config.toml: {entry:?} has no effect for a model of the kind {}; leave it out",
             kind.name()
         )),
         None => Ok(()),

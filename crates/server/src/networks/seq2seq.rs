@@ -53,6 +53,9 @@ enum Decoding {
 pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let of = config.seq2seq.as_ref();
     let of = of.ok_or("a model of the kind seq2seq needs the table [seq2seq] in config.toml")?;
+    if of.beam.is_none() && config.has("seq2seq.length_penalty") {
+        return Err("seq2seq.length_penalty has no effect without beam; leave it out".into());
+    }
     let max_steps = config.max_steps.unwrap_or(1_000);
     let bytes = std::fs::read(path).map_err(|why| why.to_string())?;
     let tensors = Tensors::from_bytes(&bytes).map_err(|why| why.to_string())?;

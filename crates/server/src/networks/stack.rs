@@ -108,8 +108,16 @@ pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, S
     let stack = Stack::add(&mut cells, Arc::new(model), plan, max_steps)
         .map_err(|why| format!("{name}: {why}"))?;
     let has_states = matches!(stack, Stack::Chain(_));
-    if config.sequences.only && !has_states {
-        return Err("sequences.only: a layer reads in reverse, so states cannot be held".into());
+    let of_sequences = |entry: &&String| entry.contains("sequences");
+    if !has_states && let Some(entry) = config.given.iter().find(of_sequences) {
+        return Err(format!(
+            "config.toml: {entry:?} has no effect: a layer reads in reverse, so states cannot be \
+             held; leave it out"
+        ));
+    }
+    if config.sequences.only && config.has("max_batch") {
+        let why = "config.toml: \"max_batch\" has no effect beside sequences.only; leave it out";
+        return Err(why.into());
     }
     let batch = if config.sequences.only {
         1

@@ -31,11 +31,17 @@ pub struct ModelConfig {
     /// Most steps of a sequence; 10,000 if it is not set, or 1,000 where layers read in both
     /// directions and buffers are allocated for as many.
     pub max_steps: Option<usize>,
+    /// Most bytes of the plans that a graph keeps for shapes of its inputs; 512 MiB if it is not
+    /// set.
+    pub plan_bytes: Option<usize>,
     pub limits: LimitsConfig,
     pub sequences: SequencesConfig,
     pub safetensors: SafetensorsConfig,
     pub seq2seq: Option<Seq2SeqConfig>,
     pub tree: Option<TreeConfig>,
+    /// The names of the entries that are set, such as `weight` and `limits.bytes`.
+    #[serde(skip)]
+    pub given: Vec<String>,
 }
 
 impl Default for ModelConfig {
@@ -50,12 +56,39 @@ impl Default for ModelConfig {
             versions: Versions::default(),
             max_batch: 64,
             max_steps: None,
+            plan_bytes: None,
             limits: LimitsConfig::default(),
             sequences: SequencesConfig::default(),
             safetensors: SafetensorsConfig::default(),
             seq2seq: None,
             tree: None,
+            given: Vec::new(),
         }
+    }
+}
+
+impl ModelConfig {
+    /// Reads the text of a `config.toml`.
+    ///
+    /// # Errors
+    /// An unknown entry, or a value that is not of its type.
+    pub fn parse(text: &str) -> Result<ModelConfig, toml::de::Error> {
+        let mut config: ModelConfig = toml::from_str(text)?;
+        for (name, value) in toml::from_str::<toml::Table>(text)? {
+            match value.as_table().filter(|table| !table.is_empty()) {
+                None => config.given.push(name),
+                Some(table) => {
+                    let entries = table.keys().map(|entry| format!("{name}.{entry}"));
+                    config.given.extend(entries);
+                }
+            }
+        }
+        Ok(config)
+    }
+
+    /// Whether an entry such as `limits.bytes` is set.
+    pub fn has(&self, entry: &str) -> bool {
+        self.given.iter().any(|given| given == entry)
     }
 }
 

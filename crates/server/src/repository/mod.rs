@@ -176,7 +176,7 @@ fn folders(path: &Path) -> Result<Vec<String>, RepositoryError> {
 fn read_config(folder: &Path) -> Result<ModelConfig, RepositoryError> {
     let path = folder.join("config.toml");
     match std::fs::read_to_string(&path) {
-        Ok(text) => toml::from_str(&text).map_err(|why| RepositoryError::new(&path, why)),
+        Ok(text) => ModelConfig::parse(&text).map_err(|why| RepositoryError::new(&path, why)),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(ModelConfig::default()),
         Err(why) => Err(RepositoryError::new(&path, why)),
     }

@@ -77,6 +77,14 @@ macro_rules! datatypes {
                 }
             }
 
+            /// Bytes of all elements.
+            pub fn bytes(&self) -> usize {
+                match self {
+                    $(Data::$variant(values) => size_of_val(values.as_slice()),)*
+                    Data::Bytes(values) => values.iter().map(Bytes::len).sum(),
+                }
+            }
+
             /// Reads little-endian elements; `None`: the length is not that of whole elements.
             pub fn from_raw(datatype: Datatype, raw: &[u8]) -> Option<Data> {
                 match datatype {

@@ -134,6 +134,13 @@ impl Running {
         answer(self.http.get(self.url(path)).call())
     }
 
+    /// The body of an answer.
+    pub fn text(&self, path: &str) -> String {
+        let response = self.http.get(self.url(path)).call();
+        let body = response.expect("an answer").body_mut().read_to_string();
+        body.expect("text")
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_bytes(path, &[], body.to_string().as_bytes())
     }

@@ -1,0 +1,208 @@
+//! The limits of networks that run beside the engines: those of graphs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cellstream_serve::scheduler::{ClientId, LimitOf, Limits, Reason, Refused};
+
+/// Counts accepted requests and refuses those beyond its limits.
+#[derive(Debug)]
+pub struct Admission {
+    limits: Limits,
+    /// Whose limits they are.
+    of: LimitOf,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    requests: usize,
+    nodes: usize,
+    bytes: usize,
+    of_clients: HashMap<ClientId, usize>,
+}
+
+/// The share of a request in the limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    pub client: ClientId,
+    pub nodes: usize,
+    pub bytes: usize,
+}
+
+/// An accepted request. Its drop gives back its share.
+#[derive(Debug)]
+pub struct Admitted {
+    admission: Arc<Admission>,
+    needs: Needs,
+}
+
+impl Admission {
+    pub fn new(limits: Limits, of: LimitOf) -> Arc<Admission> {
+        Arc::new(Admission {
+            limits,
+            of,
+            taken: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accepts a request.
+    ///
+    /// # Errors
+    /// The first limit that it would exceed.
+    pub fn admit(self: &Arc<Admission>, needs: Needs) -> Result<Admitted, Refused> {
+        let Limits {
+            requests,
+            nodes,
+            request_nodes,
+            bytes,
+            client_requests,
+            ..
+        } = self.limits;
+        if needs.nodes > request_nodes {
+            return Err(Refused::RequestNodes {
+                nodes: needs.nodes,
+                most: request_nodes,
+            });
+        }
+        let mut taken = self.lock();
+        let of_client = taken.of_clients.get(&needs.client).copied().unwrap_or(0);
+        for (of, what, have, needs, most) in [
+            (self.of, Reason::Requests, taken.requests, 1, requests),
+            (
+                LimitOf::Client,
+                Reason::Requests,
+                of_client,
+                1,
+                client_requests,
+            ),
+            (self.of, Reason::Nodes, taken.nodes, needs.nodes, nodes),
+            (self.of, Reason::Bytes, taken.bytes, needs.bytes, bytes),
+        ] {
+            if needs > most.saturating_sub(have) {
+                return Err(Refused::Overloaded {
+                    of,
+                    what,
+                    have,
+                    needs,
+                    most,
+                });
+            }
+        }
+        taken.requests += 1;
+        taken.nodes += needs.nodes;
+        taken.bytes += needs.bytes;
+        *taken.of_clients.entry(needs.client).or_default() += 1;
+        drop(taken);
+        Ok(Admitted {
+            admission: Arc::clone(self),
+            needs,
+        })
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let Needs {
+            client,
+            nodes,
+            bytes,
+        } = self.needs;
+        let mut taken = self.admission.lock();
+        taken.requests -= 1;
+        taken.nodes -= nodes;
+        taken.bytes -= bytes;
+        if let Some(of_client) = taken.of_clients.get_mut(&client) {
+            *of_client -= 1;
+            if *of_client == 0 {
+                taken.of_clients.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: Needs = Needs {
+        client: ClientId(1),
+        nodes: 3,
+        bytes: 100,
+    };
+
+    #[test]
+    fn each_limit_is_kept_and_given_back() {
+        let of = |limits: Limits| Admission::new(limits, LimitOf::Model);
+        let other = Needs {
+            client: ClientId(2),
+            ..NEEDS
+        };
+        for (limits, what) in [
+            (
+                Limits {
+                    requests: 1,
+                    ..Limits::NONE
+                },
+                Reason::Requests,
+            ),
+            (
+                Limits {
+                    nodes: 5,
+                    ..Limits::NONE
+                },
+                Reason::Nodes,
+            ),
+            (
+                Limits {
+                    bytes: 199,
+                    ..Limits::NONE
+                },
+                Reason::Bytes,
+            ),
+        ] {
+            let admission = of(limits);
+            let first = admission.admit(NEEDS).expect("room");
+            let refused = admission.admit(other).expect_err("no room");
+            assert_eq!(refused.reason(), what);
+            assert!(refused.may_pass(), "{refused}");
+            drop(first);
+            assert!(admission.admit(other).is_ok(), "{what}");
+        }
+        let admission = of(Limits {
+            client_requests: 1,
+            ..Limits::NONE
+        });
+        let first = admission.admit(NEEDS).expect("room");
+        let refused = admission.admit(NEEDS).expect_err("no room");
+        assert_eq!(refused.reason(), Reason::ClientRequests);
+        assert!(admission.admit(other).is_ok());
+        drop(first);
+        assert!(admission.admit(NEEDS).is_ok());
+    }
+
+    #[test]
+    fn requests_that_never_fit_are_told_so() {
+        for limits in [
+            Limits {
+                request_nodes: 2,
+                ..Limits::NONE
+            },
+            Limits {
+                nodes: 2,
+                ..Limits::NONE
+            },
+            Limits {
+                bytes: 99,
+                ..Limits::NONE
+            },
+        ] {
+            let refused = Admission::new(limits, LimitOf::Engine).admit(NEEDS);
+            assert!(!refused.expect_err("too large").may_pass());
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Whole graphs: their limits, requests that wait, plans for shapes, threads.
+
+mod common;
+#[path = "common/onnx.rs"]
+mod onnx;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Answer, Running};
+use serde_json::{Value, json};
+
+/// `y = x + x`, then its negative: two nodes.
+fn sums() -> Vec<u8> {
+    let nodes = vec![
+        onnx::node("Add", &["x", "x"], &["twice"], &[]),
+        onnx::node("Neg", &["twice"], &["y"], &[]),
+    ];
+    onnx::file(nodes, Vec::new())
+}
+
+/// A run takes long: an LSTM over very many steps.
+fn slow() -> Vec<u8> {
+    const HIDDEN: usize = 16;
+    const STEPS: i64 = 1_500_000;
+    let nodes = vec![
+        onnx::node("Expand", &["x", "shape"], &["steps"], &[]),
+        onnx::node(
+            "LSTM",
+            &["steps", "w", "r"],
+            &["", "y"],
+            &[("hidden_size", HIDDEN as i64)],
+        ),
+    ];
+    let weights = |name, columns: usize| {
+        let values = (0..4 * HIDDEN * columns).map(|index| index as f32 * 1e-4);
+        onnx::floats(name, &[1, 4 * HIDDEN, columns], values.collect())
+    };
+    let shape = onnx::integers("shape", &[STEPS, 1, 1]);
+    onnx::file(nodes, vec![weights("w", 1), weights("r", HIDDEN), shape])
+}
+
+fn add(folder: &Path, name: &str, file: &[u8], config: &str) {
+    let version = folder.join(name).join("1");
+    std::fs::create_dir_all(&version).expect("a folder");
+    std::fs::write(version.join("model.onnx"), file).expect("written");
+    common::configure(folder, name, config);
+}
+
+/// A request with so many ones.
+fn ones(shape: &[usize]) -> Value {
+    let data = vec![1.0; shape.iter().product()];
+    json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": shape, "data": data }] })
+}
+
+fn within(microseconds: u64) -> Value {
+    let mut request = ones(&[1, 1, 1]);
+    request["parameters"] = json!({ "timeout": microseconds });
+    request
+}
+
+/// Sends requests that become late until the model has answered one without a deadline; the answers
+/// that came before.
+fn while_one_runs(running: &Running, model: &str, mut ask: impl FnMut() -> Answer) -> Vec<Answer> {
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| {
+            let answer = running.infer(model, &ones(&[1, 1, 1]));
+            has_ended.store(true, Ordering::SeqCst);
+            answer
+        });
+        let mut answers = Vec::new();
+        loop {
+            let answer = ask();
+            if has_ended.load(Ordering::SeqCst) {
+                break;
+            }
+            answers.push(answer);
+        }
+        assert_eq!(long.join().expect("no panic").status, 200);
+        answers
+    })
+}
+
+#[test]
+fn a_request_that_waits_ends_at_its_deadline() {
+    let running = Running::with(&common::options(), |folder| {
+        add(folder, "slow", &slow(), "")
+    });
+    let answers = while_one_runs(&running, "slow", || running.infer("slow", &within(20_000)));
+    // One of them may be the first to run.
+    assert!(
+        answers.len() > 2,
+        "they end with the request that runs: {answers:?}"
+    );
+    for answer in answers {
+        assert_eq!(answer.status, 504, "{answer:?}");
+        assert!(answer.error().contains("deadline"), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_request_that_waits_ends_when_its_client_goes() {
+    let config = "[limits]\nrequests = 2\n";
+    let running = Running::with(&common::options(), |folder| {
+        add(folder, "slow", &slow(), config)
+    });
+    let body = ones(&[1, 1, 1]).to_string();
+    let head = "POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length";
+    let request = format!("{head}: {}\r\n\r\n{body}", body.len());
+    let mut waiting = None;
+    let mut is_refused = false;
+    let answers = while_one_runs(&running, "slow", || {
+        let answer = running.infer("slow", &within(20_000));
+        match answer.status {
+            // Both requests are there: this one goes.
+            429 => is_refused = waiting.take().is_some() || is_refused,
+            // There is room for one that waits. It may come after the next one, which then takes
+            // its place.
+            _ if !is_refused => {
+                let mut client =
+                    TcpStream::connect(running.server.http_address()).expect("connects");
+                client.write_all(request.as_bytes()).expect("sent");
+                waiting = Some(client);
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            _ => {}
+        }
+        answer
+    });
+    let refused = answers.iter().position(|answer| answer.status == 429);
+    let refused = refused.expect("the limit is reached");
+    let mut later = answers[refused..].iter();
+    assert!(
+        later.any(|answer| answer.status == 504),
+        "its place is free: {answers:?}"
+    );
+}
+
+#[test]
+fn limits_of_graphs_are_kept() {
+    let limits = ["bytes = 16", "nodes = 1", "request_nodes = 1"];
+    let running = Running::with(&common::options(), |folder| {
+        for (index, limit) in limits.iter().enumerate() {
+            add(
+                folder,
+                &format!("model{index}"),
+                &sums(),
+                &format!("[limits]\n{limit}\n"),
+            );
+        }
+        add(
+            folder,
+            "roomy",
+            &sums(),
+            "[limits]\nbytes = 16\nnodes = 2\nrequest_nodes = 2\n",
+        );
+    });
+    let five = ones(&[5]);
+    for (index, limit) in limits.iter().enumerate() {
+        let refused = running.infer(&format!("model{index}"), &five);
+        assert_eq!(refused.status, 413, "{limit}: {refused:?}");
+        let what = if index == 0 { "bytes" } else { "nodes" };
+        assert!(refused.error().contains(what), "{refused:?}");
+    }
+    // Each gives back its share.
+    for _ in 0..3 {
+        let answer = running.infer("roomy", &ones(&[4]));
+        assert_eq!(common::output(&answer, "y"), [-2.0; 4]);
+        assert_eq!(running.infer("roomy", &five).status, 413);
+    }
+}
+
+#[test]
+fn plans_are_kept_and_counted() {
+    let running = Running::with(&common::options(), |folder| {
+        add(folder, "kept", &sums(), "");
+        add(folder, "one", &sums(), "plan_bytes = 1\n");
+    });
+    for round in 0..3 {
+        for size in 1..=12 {
+            for model in ["kept", "one"] {
+                let answer = running.infer(model, &ones(&[size]));
+                assert_eq!(common::output(&answer, "y"), vec![-2.0; size], "{round}");
+            }
+        }
+    }
+    let text = running.text("/metrics");
+    let value = |metric: &str, model: &str| {
+        let start = format!("cellstream_{metric}{{model=\"{model}\",version=\"1\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&start));
+        let line = line.unwrap_or_else(|| panic!("{start} in {text}"));
+        line.parse::<f64>().expect("a number")
+    };
+    assert_eq!(value("kept_plans", "kept"), 12.0);
+    assert_eq!(value("made_plans_total", "kept"), 12.0);
+    assert_eq!(value("evicted_plans_total", "kept"), 0.0);
+    assert!(value("kept_plan_bytes", "kept") > 12.0);
+    assert_eq!(value("kept_plans", "one"), 1.0);
+    assert_eq!(value("made_plans_total", "one"), 36.0);
+    assert_eq!(value("evicted_plans_total", "one"), 35.0);
+    assert!(!text.contains("kept_plans{model=\"lstm\""));
+}
+
+/// Number of threads of this process whose names begin so.
+#[cfg(target_os = "linux")]
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a list");
+    let names =
+        tasks.map(|task| std::fs::read_to_string(task.expect("a task").path().join("comm")));
+    names
+        .filter(|found| found.as_ref().is_ok_and(|found| found.starts_with(name)))
+        .count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn graphs_share_threads() {
+    let names: Vec<String> = (0..20).map(|index| format!("graph{index}")).collect();
+    let running = Running::with(&common::options(), |folder| {
+        names.iter().for_each(|name| add(folder, name, &sums(), ""));
+    });
+    for name in &names {
+        assert_eq!(running.infer(name, &ones(&[3])).status, 200);
+    }
+    assert_eq!(
+        threads("cellstream-grap"),
+        0,
+        "no graph has a thread of its own"
+    );
+    let cores = std::thread::available_parallelism()
+        .expect("a number")
+        .get();
+    // Other tests of this program have servers, too.
+    assert!(
+        threads("cellstream-trac") <= 8 * cores,
+        "{}",
+        threads("cellstream-trac")
+    );
+}
