@@ -9,6 +9,7 @@ mod caches;
 mod ceilings;
 #[cfg(feature = "hwloc")]
 pub mod hwloc;
+mod memory;
 mod quota;
 pub mod sysfs;
 mod topology;
@@ -23,6 +24,7 @@ pub use caches::{CacheModel, L3Latency};
 pub use ceilings::{
     Bound, BoundBy, Ceilings, CeilingsError, Operations, Rate, ReadRates, TeamCeilings,
 };
+pub use memory::return_free_memory;
 pub use types::{
     Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
 };
