@@ -156,14 +156,14 @@ impl Part {
             .collect::<Result<_, _>>()?;
         let mut sizes = shape.iter().map(|&size| size as u64);
         let needed = sizes.try_fold(datum.size_of() as u64, u64::checked_mul);
-        match needed == Some(self.length) {
-            true => Ok(shape),
-            false => Err(format!(
-                "{} bytes are not a tensor of the shape {shape:?} with elements of {} bytes",
-                self.length,
-                datum.size_of()
-            )),
+        if needed == Some(self.length) {
+            return Ok(shape);
         }
+        Err(format!(
+            "{} bytes are not a tensor of the shape {shape:?} with elements of {} bytes",
+            self.length,
+            datum.size_of()
+        ))
     }
 
     fn read_values(&mut self, datum: DatumType, shape: &[usize]) -> Result<Tensor, String> {
