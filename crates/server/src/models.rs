@@ -267,7 +267,7 @@ impl Models {
         }
     }
 
-    /// Ends idle sequences. Called now and then.
+    /// Ends idle sequences, and gives back memory. Called now and then.
     pub fn tidy(&self, now: Instant) {
         let all: Vec<Arc<LoadedModel>> = {
             let loaded = self.read();
@@ -280,6 +280,7 @@ impl Models {
             model.sequences.expire(now);
         }
         self.retire();
+        self.graphs.tidy();
     }
 
     /// The version of this number, or the latest one for an empty text. A sequence that is open at

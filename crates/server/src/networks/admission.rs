@@ -20,6 +20,8 @@ struct Taken {
     nodes: usize,
     bytes: usize,
     of_clients: HashMap<ClientId, usize>,
+    /// Bytes of requests that have ended since [`Admission::take_ended`].
+    ended: usize,
 }
 
 /// The share of a request in the limits.
@@ -48,6 +50,16 @@ impl Admission {
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether requests of at least so many bytes have ended. These count once.
+    pub fn take_ended(&self, least: usize) -> bool {
+        let mut taken = self.lock();
+        let is_reached = taken.ended >= least;
+        if is_reached {
+            taken.ended = 0;
+        }
+        is_reached
     }
 
     /// Accepts a request.
@@ -116,6 +128,7 @@ impl Drop for Admitted {
         taken.requests -= 1;
         taken.nodes -= nodes;
         taken.bytes -= bytes;
+        taken.ended = taken.ended.saturating_add(bytes);
         if let Some(of_client) = taken.of_clients.get_mut(&client) {
             *of_client -= 1;
             if *of_client == 0 {
@@ -183,6 +196,17 @@ mod tests {
         assert!(admission.admit(other).is_ok());
         drop(first);
         assert!(admission.admit(NEEDS).is_ok());
+    }
+
+    #[test]
+    fn bytes_of_ended_requests_count_once() {
+        let admission = Admission::new(Limits::NONE, LimitOf::Engine);
+        let first = admission.admit(NEEDS).expect("room");
+        assert!(!admission.take_ended(100));
+        drop(first);
+        assert!(!admission.take_ended(101));
+        assert!(admission.take_ended(100));
+        assert!(!admission.take_ended(100));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::machine::Topology;
+use cellstream::machine::{Topology, return_free_memory};
 use cellstream_network as network;
 use cellstream_network::{
     Caller, ElementType, NetworkOptions, NetworkPlan, NetworkPort, NetworkThreads, PlanStats,
@@ -29,6 +29,9 @@ use super::{Answer, Call, Interface, Network, Port, Prepared, plan_file};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
+
+/// Bytes of ended requests whose memory is given back to the system.
+const LARGE_BYTES: usize = 16 << 20;
 
 /// What all graphs of a server share.
 pub struct GraphHost {
@@ -47,6 +50,13 @@ impl GraphHost {
             // The other half is for the threads that run.
             planners: Arc::new(Semaphore::new((cores / 2).max(1))),
             admission: Admission::new(limits, LimitOf::Engine),
+        }
+    }
+
+    /// Gives the memory of large requests that have ended back to the system. Called now and then.
+    pub fn tidy(&self) {
+        if self.admission.take_ended(LARGE_BYTES) {
+            return_free_memory();
         }
     }
 }
