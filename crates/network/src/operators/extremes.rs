@@ -6,14 +6,11 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 
-use super::{Parsed, own};
+use super::{Parsed, expansion, own};
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let (operator, names) = own(&node.op_type)?(context, node)?;
-    let operator: &dyn Op = &*operator;
-    let operator = operator.downcast_ref::<Box<dyn Expansion>>();
-    let operator = operator.context("it is no expansion")?.clone();
-    Ok((expand(Extremes(operator)), names))
+    Ok((expand(Extremes(expansion(&*operator)?)), names))
 }
 
 /// The operator of tract, whose reductions are replaced.
@@ -40,7 +37,12 @@ impl Expansion for Extremes {
         target: &mut TypedModel,
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
-        let kind = target.outlet_fact(inputs[0])?.datum_type;
+        let x = target.outlet_fact(inputs[0])?;
+        let kind = x.datum_type;
+        if let Some(x) = x.konst.clone() {
+            // tract would reduce it before the reductions are replaced.
+            return self.of_constant(prefix, target, inputs, x);
+        }
         let before = target.nodes.len();
         let outputs = self.0.wire(prefix, target, inputs)?;
         if kind.is_float() {
@@ -58,6 +60,29 @@ impl Expansion for Extremes {
             }
         }
         Ok(outputs)
+    }
+}
+
+impl Extremes {
+    fn of_constant(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+        x: Arc<Tensor>,
+    ) -> TractResult<TVec<OutletId>> {
+        let mut model = TypedModel::default();
+        let mut wired = tvec!(model.add_source("x", x.datum_type().fact(x.shape()))?);
+        for (at, input) in inputs.iter().enumerate().skip(1) {
+            let constant = target.outlet_fact(*input)?.konst.clone();
+            let constant = constant.context("its axes depend on values of the run")?;
+            wired.push(model.add_const(format!("constant.{at}"), constant)?);
+        }
+        let outputs = self.wire("y", &mut model, &wired)?;
+        model.select_output_outlets(&outputs)?;
+        let outputs = model.into_runnable()?.run(tvec!(x.into_tvalue()))?;
+        let y = outputs.into_iter().next().context("it has no output")?;
+        Ok(tvec!(target.add_const(prefix, y.into_arc_tensor())?))
     }
 }
 

@@ -8,10 +8,14 @@ use crate::source::attributes::attribute;
 pub(super) fn refused(node: &NodeProto) -> Option<&'static str> {
     let text = |name: &str| attribute(node, name).map_or("", |one| utf8(&one.s));
     let count = |name: &str| attribute(node, name).map_or(0, |one| one.ints.len());
+    let is_negative = |name: &str| {
+        attribute(node, name).is_some_and(|one| one.ints.iter().any(|&value| value < 0))
+    };
     match node.op_type.as_str() {
         "ConvTranspose" if count("output_shape") > count("kernel_shape") => {
             Some("output_shape of all axes; give those of the kernel alone")
         }
+        "Pad" if is_negative("pads") => Some("negative pads before opset 11"),
         "Normalizer" if !matches!(text("norm"), "L1" | "L2") => Some("norm MAX"),
         _ => None,
     }

@@ -9,6 +9,7 @@ mod gather_nd;
 mod indices;
 mod masked_steps;
 mod one_hot;
+mod pad;
 mod quantize_linear;
 mod reverse_sequence;
 mod slice;
@@ -33,7 +34,7 @@ pub(crate) use table::{has_one_version, qualified};
 type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// The operators of this crate, by their names in tract.
-const OWN: [(&str, Parse); 23] = [
+const OWN: [(&str, Parse); 24] = [
     (COMPACT_STEPS, masked_steps::parse_compact),
     (EXPAND_STEPS, masked_steps::parse_expand),
     ("Celu", activations::parse_celu),
@@ -44,6 +45,7 @@ const OWN: [(&str, Parse); 23] = [
     ("GatherElements", indices::parse_gather_elements),
     ("GatherND", gather_nd::parse),
     ("OneHot", one_hot::parse),
+    ("Pad", pad::parse),
     ("QuantizeLinear", quantize_linear::parse_quantize),
     ("ReduceMax", extremes::parse),
     ("ReduceMin", extremes::parse),
@@ -158,6 +160,13 @@ type Parse = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Parsed>;
 fn own(name: &str) -> TractResult<Parse> {
     let parse = tract().0.get(name).copied();
     parse.with_context(|| format!("tract has no operator {name}"))
+}
+
+/// The expansion that an operator of tract is.
+fn expansion(operator: &dyn InferenceOp) -> TractResult<Box<dyn Expansion>> {
+    let operator: &dyn Op = operator;
+    let expansion = operator.downcast_ref::<Box<dyn Expansion>>();
+    expansion.cloned().context("it is no expansion")
 }
 
 /// The operators of tract.

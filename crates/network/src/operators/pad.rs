@@ -1,0 +1,90 @@
+//! Pad. Negative pads crop; tract takes them for large ones.
+
+use tract_onnx::model::ParsingContext;
+use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_hir::internal::*;
+use tract_onnx::tract_hir::tract_core::ops::array::Slice;
+
+use super::indices::axis_of;
+use super::{Parsed, expansion, own};
+use crate::source::attributes::attribute;
+
+pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    let (operator, names) = own("Pad")?(context, node)?;
+    if context.onnx_operator_set_version < 11 {
+        return Ok((operator, names));
+    }
+    let is_present = |at: usize| node.input.get(at).is_some_and(|name| !name.is_empty());
+    let pad = Pad {
+        operator: expansion(&*operator)?,
+        axes: is_present(3).then(|| 2 + usize::from(is_present(2))),
+        is_constant: attribute(node, "mode").is_none_or(|mode| mode.s == b"constant"),
+    };
+    Ok((expand(pad), names))
+}
+
+#[derive(Clone, Debug)]
+struct Pad {
+    operator: Box<dyn Expansion>,
+    /// The input that has the axes.
+    axes: Option<usize>,
+    is_constant: bool,
+}
+
+impl Expansion for Pad {
+    fn name(&self) -> StaticName {
+        "Pad".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        solver: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        self.operator.as_ref().rules(solver, inputs, outputs)
+    }
+
+    fn wire(
+        &self,
+        prefix: &str,
+        target: &mut TypedModel,
+        inputs: &[OutletId],
+    ) -> TractResult<TVec<OutletId>> {
+        let list = |target: &TypedModel, input: usize| -> TractResult<Vec<i64>> {
+            let list = target.outlet_fact(inputs[input])?.konst.clone();
+            let list = list.context("its pads or axes depend on values of the run")?;
+            let list = list.cast_to::<i64>()?;
+            Ok(list.try_as_plain_ram()?.as_slice::<i64>()?.to_vec())
+        };
+        let mut pads = list(target, 1)?;
+        if pads.iter().all(|&pad| pad >= 0) {
+            return self.operator.wire(prefix, target, inputs);
+        }
+        ensure!(
+            self.is_constant,
+            "negative pads are supported in the mode constant alone"
+        );
+        let shape = target.outlet_fact(inputs[0])?.shape.clone();
+        let count = pads.len() / 2;
+        let axes = match self.axes {
+            Some(input) => list(target, input)?,
+            None => (0..count as i64).collect(),
+        };
+        let mut inputs: TVec<OutletId> = inputs.into();
+        for (at, &axis) in axes.iter().enumerate() {
+            let axis = axis_of(axis, shape.rank())?;
+            let mut crop = |at: usize| {
+                let crop = (-pads[at]).max(0);
+                pads[at] = pads[at].max(0);
+                crop
+            };
+            let (begin, end) = (crop(at), shape[axis].clone() - crop(at + count));
+            let name = format!("{prefix}.crop.{axis}");
+            let slice = Slice::new(axis, begin.to_dim(), end);
+            inputs[0] = target.wire_node(name, slice, &inputs[..1])?[0];
+        }
+        inputs[1] = target.add_const(format!("{prefix}.pads"), tensor1(&pads))?;
+        self.operator.wire(prefix, target, &inputs)
+    }
+}
