@@ -5,7 +5,8 @@
 //! source/         reads a file: external data, large constants, functions
 //! recurrent/      LSTM, GRU, RNN and DynamicQuantizeLSTM as operators of tract, each on a session
 //! dense/          products with constant matrices as operators of tract, on the same team
-//! operators/      operators that tract does not have, or has slowly
+//! operators/      operators that tract does not have, has slowly or computes in another way;
+//!                 the list of those that are checked
 //! scoped.rs       the way of a network's parts to tract's parser
 //! executors.rs    the parts that all plans of a network share
 //! evaluation.rs   values that are known before a run

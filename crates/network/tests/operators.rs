@@ -368,9 +368,19 @@ fn the_extremes_of_infinities_are_infinite() {
             node: vec![node],
             ..GraphProto::default()
         };
-        let network = open(&model(graph, &[13]).encode_to_vec()).unwrap();
         let x = Tensor::new(&[2, 20], values.to_vec()).unwrap();
-        floats(&network, &[("x", &x)]).unwrap()
+        let mut constant_graph = graph.clone();
+        constant_graph.input.clear();
+        constant_graph.initializer = vec![constant("x", &[2, 20], values)];
+        let run = |graph: GraphProto, inputs: &[(&str, &Tensor)]| {
+            let network = open(&model(graph, &[13]).encode_to_vec()).unwrap();
+            floats(&network, inputs).unwrap()
+        };
+        let found = run(graph, &[("x", &x)]);
+        let of_constant = run(constant_graph, &[]);
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&found), bits(&of_constant));
+        found
     };
     let rows = run("ReduceMax", 1, &x);
     assert_eq!(rows[0], -inf);

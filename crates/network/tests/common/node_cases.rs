@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cellstream_network::{Data, Network, NetworkError, NetworkOptions, Tensor};
+use cellstream_network::{Data, ElementType, Network, NetworkError, NetworkOptions, Tensor};
 use half::f16;
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, TensorProto, ValueInfoProto, type_proto};
@@ -13,6 +13,9 @@ use tract_onnx::pb::{GraphProto, ModelProto, TensorProto, ValueInfoProto, type_p
 /// The tolerances of the runner of the package `onnx`.
 const RELATIVE: f64 = 1e-3;
 const ABSOLUTE: f64 = 1e-7;
+
+/// Two units in the last place of float16.
+const RELATIVE_F16: f64 = 1.0 / 512.0;
 
 /// Of the largest value of an output: sums of f32 whose terms cancel have such a rounding error.
 const OF_LARGEST: f64 = 1e-6;
@@ -262,6 +265,10 @@ fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
         let shapes = (found.shape(), expected.shape());
         return Some(format!("its shape is {:?}, not {:?}", shapes.0, shapes.1));
     }
+    let relative = match kinds.1 {
+        ElementType::F16 => RELATIVE_F16,
+        _ => RELATIVE,
+    };
     macro_rules! floats {
         ($($variant:ident),*) => {
             match (found.data(), expected.data()) {
@@ -271,7 +278,7 @@ fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
                     let pairs = found.iter().zip(expected);
                     let mut apart = pairs
                         .map(|(a, b)| (f64::from(*a), f64::from(*b)))
-                        .filter(|(a, b)| !is_close(*a, *b, largest));
+                        .filter(|(a, b)| !is_close(*a, *b, relative, largest));
                     apart.next().map(|(a, b)| format!("it has {a}, not {b}"))
                 })*
                 (found, expected) => {
@@ -283,8 +290,8 @@ fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
     floats!(F32, F64, F16)
 }
 
-fn is_close(found: f64, expected: f64, largest: f64) -> bool {
+fn is_close(found: f64, expected: f64, relative: f64, largest: f64) -> bool {
     let is_same = found == expected || (found.is_nan() && expected.is_nan());
-    let allowed = ABSOLUTE + RELATIVE * expected.abs() + OF_LARGEST * largest;
+    let allowed = ABSOLUTE + relative * expected.abs() + OF_LARGEST * largest;
     is_same || (found - expected).abs() <= allowed
 }
