@@ -12,7 +12,7 @@ static void check(CsStatus status) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 2 || cs_abi_version() != 1) {
+  if (argc != 2 || cs_abi_version() != 2) {
     fprintf(stderr, "usage: run MODEL\n");
     return 2;
   }
@@ -21,6 +21,11 @@ int main(int argc, char **argv) {
   CsSignature size;
   check(cs_model_signature(model, &size));
   printf("%zu inputs, %zu outputs\n", size.input, size.output);
+
+  CsPlan *plan = NULL;
+  if (cs_plan_estimate(model, 1, 20, 1000000, &plan) != CS_STATUS_INPUT) return 1;
+  if (cs_model_save(model, "run.onnx") != CS_STATUS_INPUT) return 1;
+  printf("an error: %s\n", cs_last_error());
 
   CsSession *session = NULL;
   check(cs_session_new(model, NULL, &session)); /* packs the weights, starts the threads */

@@ -46,7 +46,9 @@ int main(int argc, char **argv) try {
   check(cs_session_new(model.get(), nullptr, &made));
   Session session(made);
   CsEngine *started = nullptr;
-  check(cs_engine_start(model.get(), nullptr, &started));
+  CsEngineOptions options{};
+  options.max_request_nodes = 1000;
+  check(cs_engine_start(model.get(), &options, &started));
   Engine engine(started);
 
   std::vector<Values> inputs;
@@ -66,6 +68,12 @@ int main(int argc, char **argv) try {
     run.x = inputs[at].data(), run.steps = steps, run.batch = 1, run.y = alone.data();
     check(cs_session_run(session.get(), &run));
     if (answer != alone) throw std::runtime_error("the answers differ");
+  }
+  const size_t steps = 1001;
+  const Values longer(steps * size.input);
+  std::promise<Values> none;
+  if (cs_engine_submit(engine.get(), longer.data(), steps, 0, 0, on_end, &none, nullptr) != CS_STATUS_OVERLOADED) {
+    throw std::runtime_error("a request beyond the limit is accepted");
   }
   std::printf("%zu answers, each equal to the last bit\n", promises.size());
   return 0;

@@ -53,8 +53,14 @@ typedef struct CsSession CsSession;
 typedef struct {
   // The largest number of rows of a batch.
   size_t max_batch;
-  // Requests beyond it are refused.
+  // Requests that have not ended; those beyond it are refused.
   size_t max_requests;
+  // Their steps together; of a model with a reverse direction, the sequences.
+  size_t max_nodes;
+  // Steps of one request.
+  size_t max_request_nodes;
+  // Memory of their inputs, states and outputs.
+  size_t max_bytes;
   // The longest sequence of a model with a reverse direction, which runs whole; default 1000.
   size_t max_steps;
   // A plan of the model.
@@ -170,7 +176,7 @@ void cs_engine_free(CsEngine *engine);
 // `path` is a text; `model` is a place for the pointer, to be freed by `cs_model_free`.
 CsStatus cs_model_open(const char *path, CsModel **model);
 
-// Writes a safetensors file, whole or not at all.
+// Writes a safetensors file, whole or not at all. The path ends with `.safetensors`.
 //
 // # Safety
 // `model` is a model, `path` a text.

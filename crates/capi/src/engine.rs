@@ -27,8 +27,14 @@ pub struct Engine {
 pub struct EngineOptions {
     /// The largest number of rows of a batch.
     pub max_batch: usize,
-    /// Requests beyond it are refused.
+    /// Requests that have not ended; those beyond it are refused.
     pub max_requests: usize,
+    /// Their steps together; of a model with a reverse direction, the sequences.
+    pub max_nodes: usize,
+    /// Steps of one request.
+    pub max_request_nodes: usize,
+    /// Memory of their inputs, states and outputs.
+    pub max_bytes: usize,
     /// The longest sequence of a model with a reverse direction, which runs whole; default 1000.
     pub max_steps: usize,
     /// A plan of the model.
@@ -100,8 +106,16 @@ pub unsafe extern "C" fn cs_engine_start(
                     let max = given.max_batch;
                     options.sizes = vec![BatchSizes { min: 1, max }];
                 }
-                if given.max_requests > 0 {
-                    options.limits.requests = given.max_requests;
+                let limits = &mut options.limits;
+                for (limit, given) in [
+                    (&mut limits.requests, given.max_requests),
+                    (&mut limits.nodes, given.max_nodes),
+                    (&mut limits.request_nodes, given.max_request_nodes),
+                    (&mut limits.bytes, given.max_bytes),
+                ] {
+                    if given > 0 {
+                        *limit = given;
+                    }
                 }
                 if given.max_steps > 0 {
                     max_steps = given.max_steps;

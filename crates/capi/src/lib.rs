@@ -36,5 +36,5 @@ pub use status::{Status, cs_last_error};
 /// additions.
 #[unsafe(no_mangle)]
 pub extern "C" fn cs_abi_version() -> u32 {
-    1
+    2
 }

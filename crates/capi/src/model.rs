@@ -1,9 +1,9 @@
 //! Models.
 
-use std::ffi::c_char;
+use std::ffi::{OsStr, c_char};
 use std::sync::Arc;
 
-use crate::status::{Status, free, guarded, object, path, put};
+use crate::status::{Error, Status, free, guarded, object, path, put};
 
 /// A stack of recurrent layers with its weights.
 pub struct Model(pub(crate) Arc<cellstream::Model>);
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn cs_model_open(path: *const c_char, model: *mut *mut Mod
     })
 }
 
-/// Writes a safetensors file, whole or not at all.
+/// Writes a safetensors file, whole or not at all. The path ends with `.safetensors`.
 ///
 /// # Safety
 /// `model` is a model, `path` a text.
@@ -51,6 +51,13 @@ pub unsafe extern "C" fn cs_model_save(model: *const Model, path: *const c_char)
     guarded(|| {
         // SAFETY: the caller's promises.
         let (model, path) = unsafe { (object("model", model)?, self::path(path)?) };
+        let is_named = |ending: &OsStr| ending.eq_ignore_ascii_case("safetensors");
+        if !path.extension().is_some_and(is_named) {
+            let path = path.display();
+            let why =
+                format!("{path}: the file is written as .safetensors, so its name must end so");
+            return Err(Error::new(Status::Input, why));
+        }
         Ok(model.0.save_safetensors(path)?)
     })
 }

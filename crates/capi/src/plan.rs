@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use cellstream::execute::team::check_threads;
 use cellstream::machine::Topology;
 use cellstream::plan;
 use cellstream::tune::{Options, tune};
@@ -25,11 +26,15 @@ pub struct Size {
 }
 
 /// The threads asked for; 0: one for each core.
-pub(crate) fn threads(asked: usize) -> usize {
-    match asked {
-        0 => Topology::detect().team_size(),
-        asked => asked,
+///
+/// # Errors
+/// More than a team can have.
+pub(crate) fn threads(asked: usize) -> Result<usize> {
+    if asked == 0 {
+        return Ok(Topology::detect().team_size());
     }
+    check_threads(asked).map_err(|why| Error::new(Status::Input, why))?;
+    Ok(asked)
 }
 
 /// # Safety
@@ -56,7 +61,7 @@ pub unsafe extern "C" fn cs_plan_estimate(
         // SAFETY: the caller's promises.
         unsafe {
             let model = &object("model", model)?.0;
-            let cores = threads(max_threads);
+            let cores = threads(max_threads)?;
             give(plan, || match (batch, steps) {
                 (0, 0) => Ok(plan::Plan::estimate_usual(model, cores)),
                 (0, _) | (_, 0) => Err(Error::new(
@@ -100,7 +105,7 @@ pub unsafe extern "C" fn cs_plan_tune(
             let sizes = sizes.iter().map(|size| (size.batch, size.steps)).collect();
             let budget = Duration::try_from_secs_f64(seconds)
                 .map_err(|why| Error::new(Status::Input, format!("seconds: {why}")))?;
-            let options = Options::new(sizes, threads(max_threads), budget);
+            let options = Options::new(sizes, threads(max_threads)?, budget);
             give(plan, || {
                 let tuned = tune(model, &options, move |now| {
                     // The whole of it, so that the closure may be sent.

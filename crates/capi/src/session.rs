@@ -81,7 +81,7 @@ pub unsafe extern "C" fn cs_session_new(
                 let plan = match plan {
                     Some(plan) => &plan.0,
                     None => {
-                        estimated = cellstream::Plan::estimate_usual(model, threads(0));
+                        estimated = cellstream::Plan::estimate_usual(model, threads(0)?);
                         &estimated
                     }
                 };
@@ -156,13 +156,19 @@ pub unsafe extern "C" fn cs_session_step(
         let session = unsafe { object("session", session)? };
         let of = &session.signature;
         let null = |name: &str| Error::new(Status::Argument, format!("{name} is null"));
+        let size = |width: usize| {
+            let size = batch.checked_mul(width);
+            size.ok_or_else(|| Error::new(Status::Input, "the arrays exceed the memory"))
+        };
+        let (inputs, outputs) = (size(of.input)?, size(of.output)?);
+        let (hidden, cell) = (size(of.hidden_state)?, size(of.cell_state)?);
         // SAFETY: the caller's promises.
         let (x, h, c, y) = unsafe {
             (
-                read(x, batch * of.input).ok_or_else(|| null("x"))?,
-                write(h, batch * of.hidden_state).ok_or_else(|| null("h"))?,
-                write(c, batch * of.cell_state),
-                write(y, batch * of.output).ok_or_else(|| null("y"))?,
+                read(x, inputs).ok_or_else(|| null("x"))?,
+                write(h, hidden).ok_or_else(|| null("h"))?,
+                write(c, cell),
+                write(y, outputs).ok_or_else(|| null("y"))?,
             )
         };
         if c.is_none() && of.cell_state > 0 {

@@ -13,6 +13,7 @@ use cellstream::tune::TuneError;
 use cellstream_serve::RequestError;
 use cellstream_serve::engine::{EngineError, SubmitError};
 use cellstream_serve::networks::NetworkError;
+use cellstream_serve::scheduler::{Reason, Refused};
 
 /// The result of a function.
 #[repr(C)]
@@ -76,8 +77,50 @@ codes! {
     ModelError => Model;
     SaveError => Model;
     PlanFileError => Plan;
-    EngineError => System;
     NetworkError => Input;
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Error {
+        let status = match error {
+            EngineError::Sizes { .. } | EngineError::TooManyRows { .. } => Status::Input,
+            _ => Status::System,
+        };
+        Error::new(status, error)
+    }
+}
+
+/// Why a request was refused, with the member of `CsEngineOptions` that has the limit.
+fn refused(why: &Refused) -> String {
+    let member = match why.reason() {
+        Reason::Requests => "max_requests",
+        Reason::Nodes => "max_nodes",
+        Reason::RequestNodes => "max_request_nodes",
+        Reason::Bytes => "max_bytes",
+        _ => return why.to_string(),
+    };
+    match *why {
+        Refused::Overloaded {
+            what,
+            have,
+            needs,
+            most,
+            ..
+        } => format!(
+            "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise \
+             {member}",
+            if needs > most {
+                ""
+            } else {
+                "try again later, or "
+            }
+        ),
+        Refused::RequestNodes { nodes, most } => format!(
+            "the request would have {nodes} steps; the limit of one request is {most}; divide the \
+             request, or raise {member}"
+        ),
+        _ => why.to_string(),
+    }
 }
 
 impl From<RunError> for Error {
@@ -129,7 +172,7 @@ impl From<SubmitError> for Error {
     fn from(error: SubmitError) -> Error {
         let status = match error {
             SubmitError::Forked => Status::Forked,
-            SubmitError::Refused(_) => Status::Overloaded,
+            SubmitError::Refused(why) => return Error::new(Status::Overloaded, refused(&why)),
             SubmitError::Graph(_) => Status::Input,
             _ => Status::Request,
         };
