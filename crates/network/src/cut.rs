@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream::execute::team::catch_panic;
+use cellstream::execute::team::catch_panic_silently;
 use cellstream::model::Model;
 use prost::Message;
 use tract_onnx::pb::{
@@ -368,7 +368,7 @@ impl<'a> Cutting<'a> {
         if !collected.known.insert(name.to_owned()) {
             return Ok(());
         }
-        let value = catch_panic(|| self.evaluation.value(cone(self.graph, &[name])));
+        let value = catch_panic_silently(|| self.evaluation.value(cone(self.graph, &[name])));
         let value = value.unwrap_or_else(|panic| Err(refused(panic.message())))?;
         let value = value.ok_or_else(|| refused(format!("the constant {name:?} has no value")))?;
         let value = match value.data() {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream::execute::team::catch_panic;
+use cellstream::execute::team::catch_panic_silently;
 use cellstream::machine::Topology;
 use cellstream::model::Precision;
 use tract_onnx::pb::tensor_shape_proto::dimension;
@@ -490,7 +490,7 @@ impl Network {
             .iter()
             .map(|input| input.name.as_str())
             .collect();
-        let plan = catch_panic(|| Plan::new(&self.model, &self.executors, &names, known));
+        let plan = catch_panic_silently(|| Plan::new(&self.model, &self.executors, &names, known));
         plan.unwrap_or_else(|panic| {
             let why = format!("tract panicked: {}", panic.message());
             Err(NetworkError::Plan { why })
@@ -517,7 +517,7 @@ fn known_of(values: &[&Tensor], by_value: impl Fn(usize) -> bool) -> Vec<Known> 
 
 /// Runs a plan. tract panics at some graphs that contradict themselves.
 fn run_plan(plan: &Plan, values: &[&Tensor]) -> Result<Vec<Tensor>, NetworkError> {
-    let ran = catch_panic(|| plan.run(values));
+    let ran = catch_panic_silently(|| plan.run(values));
     ran.unwrap_or_else(|panic| {
         let why = format!("tract panicked: {}", panic.message());
         Err(NetworkError::Run { why })

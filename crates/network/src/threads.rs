@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use cellstream::execute::team::{SharedTeam, Team, TeamError};
+use cellstream::execute::team::{SharedTeam, Team, TeamError, silence_panics_of_this_thread};
 use tract_linalg::multithread::{Executor, multithread_tract_scope};
 
 /// See the [module](self). Both are started at their first use.
@@ -46,7 +46,14 @@ impl Threads {
         if self.count < 2 {
             return graph();
         }
-        let make = || Executor::multithread_with_name(self.count, "cellstream-tract");
+        let make = || {
+            let executor = Executor::multithread_with_name(self.count, "cellstream-tract");
+            // Their panics go on in the thread that waits for them.
+            if let Executor::MultiThread(pool) = &executor {
+                pool.broadcast(|_| silence_panics_of_this_thread());
+            }
+            executor
+        };
         multithread_tract_scope(self.pool.get_or_init(make).clone(), graph)
     }
 }

@@ -56,7 +56,7 @@ mod wait;
 pub use cores::Cores;
 pub use fork::ProcessMark;
 pub use host::HostThreads;
-pub use panic::{PanicPayload, catch_panic};
+pub use panic::{PanicPayload, catch_panic, catch_panic_silently, silence_panics_of_this_thread};
 pub use pin::without_pin;
 pub use progress::Track;
 pub use share::{Share, Worker};
