@@ -1,8 +1,7 @@
 //! Errors of models, and of reading and writing their files.
 
-use std::ffi::OsStr;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::CellKind;
 
@@ -100,18 +99,35 @@ pub enum LoadError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// No loader reads files with this extension, or the crate feature of the loader is off.
-    #[error(
-        "{}: unknown kind of model file; use {supported}{}",
-        path.display(),
-        how_to_export(path)
-    )]
+    /// The bytes are of no format that is known, or the crate feature of its loader is off.
+    #[error("{}: unknown kind of model file; use {supported}", path.display())]
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// The extensions that this build reads.
+        /// The kinds of files that this build reads.
         supported: String,
     },
+    /// The file is something else than a model that is read here.
+    #[error("{}: this is {found}; {way}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// How it becomes a model.
+        way: String,
+    },
+    /// Files of a set are missing, or do not agree with its index.
+    #[error("{}: {why}", path.display())]
+    Set {
+        /// The file of the set, or its index.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Options of state dicts were given for an ONNX file.
+    #[error("prefix, cell and batch_first apply to state dicts; an ONNX file states them")]
+    Options,
     /// The bytes are not a well-formed file of that format.
     #[error("not a readable {format} file: {reason}")]
     Malformed {
@@ -220,35 +236,4 @@ fn listed(names: &[String]) -> String {
         list.push(format!("{} more", names.len() - SHOWN));
     }
     list.join(", ")
-}
-
-/// How files of other frameworks become ONNX files, by their extension.
-fn how_to_export(path: &Path) -> &'static str {
-    let extension = path.extension().and_then(OsStr::to_str).unwrap_or("");
-    match extension.to_ascii_lowercase().as_str() {
-        "keras" | "h5" | "hdf5" => {
-            "; in Keras, `model.export(\"model.onnx\", format=\"onnx\")` writes .onnx"
-        }
-        "pb" | "tflite" => "; `python -m tf2onnx.convert` writes .onnx",
-        _ => "",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Model;
-
-    #[test]
-    fn files_of_other_frameworks_are_refused_with_the_way_to_export_them() {
-        for (path, way) in [
-            ("a/model.keras", "model.export("),
-            ("model.H5", "model.export("),
-            ("model.tflite", "tf2onnx"),
-        ] {
-            let refused = Model::open(path).unwrap_err().to_string();
-            assert!(refused.contains(way), "{refused}");
-        }
-        let refused = Model::open("model.bin").unwrap_err().to_string();
-        assert!(!refused.contains("writes .onnx"), "{refused}");
-    }
 }

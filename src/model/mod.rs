@@ -10,12 +10,15 @@ mod arrays;
 pub mod builder;
 mod cell;
 mod error;
+mod files;
 mod interface;
 mod layer;
 mod matrix;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod precision;
+#[cfg(feature = "pytorch")]
+mod pytorch;
 mod quantised;
 #[cfg(feature = "safetensors")]
 mod safetensors;
@@ -29,6 +32,9 @@ pub use arrays::{Array, ArrayError, ArrayMap, Elements, OwnedInput, OwnedOutput}
 pub use builder::{Builder, Gru, Lstm, Rnn};
 pub use cell::*;
 pub use error::{LoadError, ModelError, SaveError};
+pub use files::FileKind;
+#[cfg(feature = "safetensors")]
+pub use files::TensorFile;
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use matrix::Matrix;
@@ -69,35 +75,48 @@ impl PartialEq for Model {
 }
 
 impl Model {
-    /// Reads the model in the file at `path`. The file extension selects the format: `.onnx`
-    /// (`Model::from_onnx`), `.safetensors` (`Model::from_safetensors` with default options), or
-    /// `.pt` and `.pth` (`Model::from_pytorch`), in upper or lower case. Use the loaders themselves
-    /// and their options for what a state dict does not state: a prefix, relu, batch first. Each
-    /// format needs the crate feature of the same name, `.pt` the feature `pytorch`.
+    /// Reads the model in the file at `path`. Its bytes tell the format, whatever its ending
+    /// ([`FileKind`]): ONNX (`Model::from_onnx`), safetensors (`Model::from_safetensors` with
+    /// default options), or a checkpoint of PyTorch (`Model::from_pytorch`). A file of a set, or the
+    /// set's index, stands for all of its files (`TensorFile`). Use `Model::open_with` for what a
+    /// state dict does not state: a prefix, relu, batch first. Each format needs the crate feature
+    /// of the same name.
     ///
     /// # Errors
-    /// [`LoadError::UnknownFormat`] for another extension, [`LoadError::Io`] if the file cannot be
-    /// read, and all errors of the loader.
+    /// Those of [`FileKind::of`]; [`LoadError::UnknownFormat`] for a format whose feature is off;
+    /// [`LoadError::Io`] if the file cannot be read; and all errors of the loader.
     pub fn open(path: impl AsRef<Path>) -> Result<Model, LoadError> {
         let path = path.as_ref();
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
-        #[cfg(feature = "onnx")]
-        if extension.eq_ignore_ascii_case("onnx") {
-            return Model::from_onnx(&read(path)?);
+        match FileKind::of(path)? {
+            #[cfg(feature = "onnx")]
+            FileKind::Onnx => Model::from_onnx(&files::read(path)?),
+            #[cfg(feature = "safetensors")]
+            kind if kind.holds_tensors() => {
+                let file = TensorFile::read(path)?;
+                Model::from_tensors(&file.tensors()?, &SafetensorsOptions::default())
+            }
+            #[cfg(not(all(feature = "onnx", feature = "safetensors")))]
+            _ => Err(files::unknown(path)),
+            #[cfg(all(feature = "onnx", feature = "safetensors"))]
+            _ => unreachable!("all other kinds hold tensors"),
         }
-        #[cfg(feature = "safetensors")]
-        if extension.eq_ignore_ascii_case("safetensors") {
-            return Model::from_safetensors(&read(path)?, &SafetensorsOptions::default());
+    }
+
+    /// As [`Model::open`], with options for a file of tensors.
+    ///
+    /// # Errors
+    /// As [`Model::open`]; [`LoadError::Options`] for options of an ONNX file.
+    #[cfg(feature = "safetensors")]
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        options: &SafetensorsOptions,
+    ) -> Result<Model, LoadError> {
+        let path = path.as_ref();
+        match FileKind::of(path)? {
+            FileKind::Onnx if *options != SafetensorsOptions::default() => Err(LoadError::Options),
+            FileKind::Onnx => Model::open(path),
+            _ => Model::from_tensors(&TensorFile::read(path)?.tensors()?, options),
         }
-        #[cfg(feature = "pytorch")]
-        if extension.eq_ignore_ascii_case("pt") || extension.eq_ignore_ascii_case("pth") {
-            return Model::from_pytorch(path, &SafetensorsOptions::default());
-        }
-        let _ = extension;
-        Err(LoadError::UnknownFormat {
-            path: path.into(),
-            supported: supported(),
-        })
     }
 
     /// A stack of `layers`, first to last, with the interface of PyTorch's modules
@@ -164,29 +183,5 @@ impl Model {
     pub fn weight_bytes(&self) -> usize {
         let directions = self.layers.iter().flat_map(Layer::directions);
         directions.map(|d| d.weights().bytes()).sum::<usize>()
-    }
-}
-
-#[cfg(any(feature = "onnx", feature = "safetensors"))]
-fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
-    std::fs::read(path).map_err(|source| LoadError::Io {
-        path: path.into(),
-        source,
-    })
-}
-
-/// The extensions that this build reads, for the error message.
-fn supported() -> String {
-    let extensions: &[&str] = &[
-        #[cfg(feature = "onnx")]
-        ".onnx",
-        #[cfg(feature = "safetensors")]
-        ".safetensors",
-        #[cfg(feature = "pytorch")]
-        ".pt",
-    ];
-    match extensions {
-        [] => "a build with the feature safetensors or onnx (this one reads no files)".into(),
-        _ => extensions.join(" or "),
     }
 }

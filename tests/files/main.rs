@@ -6,6 +6,8 @@ mod common;
 #[path = "../common/enclosure.rs"]
 mod enclosure;
 
+#[cfg(all(feature = "onnx", feature = "pytorch"))]
+mod kinds;
 #[cfg(all(feature = "onnx", feature = "safetensors"))]
 mod onnx_answers;
 #[cfg(feature = "onnx")]

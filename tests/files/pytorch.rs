@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use cellstream::model::{Input, LoadError, Model, Output, SafetensorsOptions};
+use cellstream::model::{Input, LoadError, Model, Output, SafetensorsOptions, TensorFile};
 use cellstream::reference;
 use serde_json::Value;
 
@@ -103,6 +103,148 @@ fn parametrisations_that_are_not_known_are_refused() {
     }
 }
 
+/// The same weights in other containers and objects (`make_variants.py`).
+#[test]
+fn other_forms_of_a_checkpoint_have_the_same_weights() {
+    let expected = Model::open(file("module.pt")).unwrap();
+    for (name, prefix) in [
+        ("numpy.pt", None),
+        ("numpy5.pt", None),
+        ("numpy_fortran.pt", None),
+        ("numpy.pkl", None),
+        ("numpy2.pkl", None),
+        ("tensors.pkl", None),
+        ("tensors2.pkl", None),
+        ("default.pt", None),
+        ("parameters.pt", None),
+        ("transposed.pt", None),
+        ("list.pt", Some("0")),
+        ("whole.pt", Some("lstm.")),
+        ("whole_legacy.pt", Some("lstm.")),
+        ("holder.pt", Some("weights")),
+        ("slots.pt", Some("weights.")),
+        ("namespace.pt", Some("weights.")),
+        ("tied.pt", Some("again.")),
+    ] {
+        let mut options = SafetensorsOptions::new();
+        if let Some(prefix) = prefix {
+            options = options.prefix(prefix);
+        }
+        let found = Model::open_with(file(name), &options);
+        assert_eq!(found.as_ref().ok(), Some(&expected), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn tensors_of_bfloat16_are_widened() {
+    let text = std::fs::read_to_string(file("variants.json")).unwrap();
+    let variants: Value = serde_json::from_str(&text).unwrap();
+    let mut expected = Expected::read();
+    expected.0["cases"]["bfloat16"] = serde_json::json!({"output": variants["bfloat16"]});
+    expected.check("bfloat16");
+}
+
+#[test]
+fn the_tensors_of_a_module_are_those_of_its_state_dict() {
+    let checkpoint = TensorFile::read(file("whole.pt")).unwrap();
+    let tensors = checkpoint.tensors().unwrap();
+    let others = tensors.names().filter(|name| !name.starts_with("lstm."));
+    assert_eq!(others.collect::<Vec<_>>(), ["head.bias", "head.weight"]);
+    assert_eq!(tensors.shape("head.weight"), Some(&[2, 8][..]));
+    assert_eq!(tensors.dtype("head.weight").as_deref(), Some("F32"));
+}
+
+#[test]
+fn a_quantised_tensor_is_named_with_its_type_and_the_way_out() {
+    match Model::open(file("quantised.pt")) {
+        Err(LoadError::Tensor { name, reason }) => {
+            assert_eq!(name, "weight_hh_l1");
+            assert!(reason.contains("_rebuild_qtensor"), "{reason}");
+            assert!(reason.contains("state_dict()"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_torchscript_archive_is_named_with_the_way_out() {
+    for open in [
+        Model::open(file("scripted.pt")),
+        Model::from_pytorch(file("scripted.pt"), &SafetensorsOptions::new()),
+    ] {
+        let told = open.unwrap_err().to_string();
+        assert!(told.contains("TorchScript"), "{told}");
+        assert!(told.contains("model.state_dict()"), "{told}");
+    }
+}
+
+/// An expanded tensor of 2⁴⁰ values, of one that is stored.
+#[test]
+fn a_tensor_larger_than_its_file_is_not_read() {
+    let checkpoint = TensorFile::read(file("tied.pt")).unwrap();
+    let tensors = checkpoint.tensors().unwrap();
+    assert_eq!(tensors.shape("wide"), Some(&[1 << 40][..]));
+    let refused = tensors.vector("wide").unwrap_err().to_string();
+    assert!(refused.contains("strides"), "{refused}");
+}
+
+/// Pickles that grow without bounds in a reader that follows every reference, or every copy.
+#[test]
+fn hostile_pickles_are_refused_at_once() {
+    let mut doubled = b"\x80\x02]q\0".to_vec();
+    for level in 0..60u8 {
+        // [[…], […]]: the list before, twice.
+        doubled.extend([b']', b'q', level + 1, b'h', level, b'a', b'h', level, b'a']);
+    }
+    doubled.push(b'.');
+    let deep = [
+        &b"\x80\x02"[..],
+        &b"]".repeat(1 << 20),
+        &b"a".repeat((1 << 20) - 1),
+        b".",
+    ];
+    let cyclic = b"\x80\x02]q\0h\0a.".to_vec();
+    let values = [&b"\x80\x02"[..], &b")".repeat(5 << 20), b"."].concat();
+    let copies = [&b"\x80\x02)"[..], &b"2".repeat(5 << 20), b"."].concat();
+    let marks = [&b"\x80\x02"[..], &b"(".repeat(5 << 20), b"N."].concat();
+    let long = b"\x80\x02X\xff\xff\xff\xffab.".to_vec();
+    // A key of 1 MB before a thousand arrays.
+    let array = [
+        &b"cnumpy.core.numeric\n_frombuffer\n(C\x04abcdcnumpy\ndtype\n(U\x02f4tR)U\x01CtRq\0"[..],
+        b"0}(",
+    ];
+    let mut named = b"\x80\x02".to_vec();
+    named.extend(array.concat());
+    named.extend(b"X\0\0\x10\0");
+    named.extend(b"k".repeat(1 << 20));
+    named.extend(b"}(");
+    for index in 0..60000u16 {
+        named.push(b'M');
+        named.extend(index.to_le_bytes());
+        named.extend(b"h\0");
+    }
+    named.extend(b"uu.");
+    for (name, pickle) in [
+        ("doubled", doubled),
+        ("deep", deep.concat()),
+        ("cyclic", cyclic),
+        ("values", values),
+        ("copies", copies),
+        ("marks", marks),
+        ("long", long),
+        ("named", named),
+        ("empty", b"\x80\x02.".to_vec()),
+    ] {
+        let mut hostile = tempfile::NamedTempFile::new().unwrap();
+        hostile.write_all(&pickle).unwrap();
+        let refused = Model::open(hostile.path()).unwrap_err().to_string();
+        assert!(
+            !refused.contains('\n') && refused.len() < 300,
+            "{name}: {refused}"
+        );
+    }
+}
+
 #[test]
 fn an_archive_that_unpacks_to_more_than_it_has_is_refused() {
     let mut bytes = std::fs::read(file("module.pt")).unwrap();
@@ -127,7 +269,13 @@ fn an_archive_that_unpacks_to_more_than_it_has_is_refused() {
 
 #[test]
 fn files_cut_short_are_refused() {
-    for name in ["module.pt", "legacy.pt"] {
+    for name in [
+        "module.pt",
+        "legacy.pt",
+        "numpy.pkl",
+        "tensors.pkl",
+        "whole_legacy.pt",
+    ] {
         let bytes = std::fs::read(file(name)).unwrap();
         for length in (0..bytes.len()).step_by(97) {
             let mut broken = tempfile::Builder::new().suffix(".pt").tempfile().unwrap();
@@ -144,7 +292,16 @@ fn files_cut_short_are_refused() {
 fn changed_bytes_are_models_or_errors() {
     let mut random = fastrand::Rng::with_seed(29);
     let mut read = 0;
-    for name in ["module.pt", "legacy.pt", "training.pt", "weight_norm.pt"] {
+    for name in [
+        "module.pt",
+        "legacy.pt",
+        "training.pt",
+        "weight_norm.pt",
+        "numpy.pkl",
+        "numpy2.pkl",
+        "tensors2.pkl",
+        "whole_legacy.pt",
+    ] {
         let bytes = std::fs::read(file(name)).unwrap();
         for _ in 0..300 {
             let mut changed = bytes.clone();

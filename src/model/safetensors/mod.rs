@@ -7,10 +7,9 @@
 //! read the tensors and build the layers
 //! ```
 
+mod entry;
 mod metadata;
 mod names;
-#[cfg(feature = "pytorch")]
-mod pytorch;
 mod save;
 mod stack;
 mod stored_as;
@@ -18,6 +17,8 @@ mod tensors;
 
 pub use tensors::Tensors;
 
+#[cfg(feature = "pytorch")]
+pub(super) use entry::{Entry, width};
 pub(super) use metadata::ActivationText;
 use metadata::{LayerMetadata, Metadata};
 use stack::{DirectionId, ExpectedCell, Stack};
@@ -133,6 +134,13 @@ impl Model {
         let metadata = Metadata::read(tensors)?;
         let stack = Stack::find(tensors, &metadata, options.prefix.as_deref())?;
         let cell = check_shapes(&stack, expected_cell(&metadata, options)?)?;
+        if tensors.exceed_file(stack.names()) {
+            let reason = "its tensors together are larger than the file";
+            return Err(LoadError::Malformed {
+                format: "PyTorch",
+                reason: reason.into(),
+            });
+        }
         let layers = stack.layers().map(|ids| read_layer(&stack, ids, cell));
         let layers = layers.collect::<Result<_, LoadError>>()?;
         let model = match metadata.interface {

@@ -15,15 +15,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::entry::Entry;
 use super::stack::is_recurrent_weight;
-use super::tensors::{Computed, Tensors, tensor_error};
+use super::tensors::{Tensors, tensor_error};
 use crate::model::LoadError;
 
 /// The origin of a tensor with a canonical name.
 pub(super) enum Source {
     /// The tensor of this name in the file.
     Stored(String),
-    Computed(Computed),
+    Computed(Entry<'static>),
 }
 
 /// A tensor that a parametrisation has replaced.
@@ -218,7 +219,11 @@ fn resolve(
 
 /// `gain · direction / ‖direction‖`, the norm of each row, or of the whole matrix if there is one
 /// gain (`torch.nn.utils.weight_norm`).
-fn normalised(tensors: &Tensors<'_>, gain: &str, direction: &str) -> Result<Computed, LoadError> {
+fn normalised(
+    tensors: &Tensors<'_>,
+    gain: &str,
+    direction: &str,
+) -> Result<Entry<'static>, LoadError> {
     let shape = tensors.shape(direction).unwrap_or_default().to_vec();
     let values = tensors.floats(direction)?;
     let gains = tensors.floats(gain)?;
@@ -246,10 +251,10 @@ fn normalised(tensors: &Tensors<'_>, gain: &str, direction: &str) -> Result<Comp
             return Err(tensor_error(gain, reason));
         }
     };
-    Ok(Computed::new(shape, weights))
+    Ok(Entry::of_f32(shape, weights))
 }
 
-fn pruned(tensors: &Tensors<'_>, original: &str, mask: &str) -> Result<Computed, LoadError> {
+fn pruned(tensors: &Tensors<'_>, original: &str, mask: &str) -> Result<Entry<'static>, LoadError> {
     let shape = tensors.shape(original).unwrap_or_default().to_vec();
     if tensors.shape(mask) != Some(shape.as_slice()) {
         let reason = format!("has another shape than {original:?}");
@@ -257,7 +262,7 @@ fn pruned(tensors: &Tensors<'_>, original: &str, mask: &str) -> Result<Computed,
     }
     let (values, mask) = (tensors.floats(original)?, tensors.floats(mask)?);
     let pairs = values.iter().zip(mask);
-    Ok(Computed::new(
+    Ok(Entry::of_f32(
         shape,
         pairs.map(|(value, mask)| value * mask).collect(),
     ))

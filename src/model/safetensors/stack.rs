@@ -125,6 +125,44 @@ impl<'n> TensorName<'n> {
     }
 }
 
+impl Tensors<'_> {
+    /// The prefixes of the recurrent stacks, and the names of the tensors that belong to none.
+    ///
+    /// ```
+    /// # use cellstream::model::{Lstm, Tensors};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("model.safetensors");
+    /// # Lstm::new(3, 4).random(1)?.save_safetensors(&path)?;
+    /// let bytes = std::fs::read(&path)?;
+    /// let tensors = Tensors::from_bytes(&bytes)?;
+    /// assert_eq!(tensors.stacks()?, (vec![String::new()], Vec::new()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LoadError::Tensor`] for a parametrisation that is not supported.
+    pub fn stacks(&self) -> Result<(Vec<String>, Vec<String>), LoadError> {
+        let canonical = self.canonical()?;
+        let (mut prefixes, mut others) = (BTreeSet::new(), Vec::new());
+        for name in canonical.names() {
+            match TensorName::parse(name) {
+                Some(parsed) => drop(prefixes.insert(parsed.prefix.to_owned())),
+                None => others.push(name.to_owned()),
+            }
+        }
+        Ok((prefixes.into_iter().collect(), others))
+    }
+}
+
+/// The error for an object of a checkpoint that is no plain tensor.
+fn unread(name: &str, of: &str) -> LoadError {
+    let reason = format!(
+        "is of the type {of}, which is not read; in Python, load the model, and save the \
+         state_dict() of plain tensors that it had before they were quantised or made sparse"
+    );
+    tensor_error(name, reason)
+}
+
 type Members = BTreeSet<(DirectionId, TensorKind)>;
 
 /// The layers of a list of modules with one layer each, which has this prefix: `rnns.` for `rnns.0.`
@@ -222,6 +260,9 @@ impl<'t> Stack<'t> {
             }
         };
         let Some((prefix, members, list)) = selected else {
+            if let (true, Some((name, of))) = (stacks.is_empty(), tensors.unread().next()) {
+                return Err(unread(name, of));
+            }
             return Err(LoadError::NoStack {
                 wanted: wanted.map(Into::into),
                 found: prefixes(),
@@ -235,6 +276,10 @@ impl<'t> Stack<'t> {
             None => is_of_module(name, prefix),
             Some(modules) => modules.iter().any(|module| is_of_module(name, module)),
         };
+        let is_layer = |name: &str| is_recurrent_weight(name) && is_own(name);
+        if let Some((name, of)) = tensors.unread().find(|(name, _)| is_layer(name)) {
+            return Err(unread(name, of));
+        }
         let foreign = (others.iter()).find(|name| wanted.is_none() || is_own(name));
         if let Some(name) = foreign {
             let mut reason = format!("is not part of a recurrent layer; {SUPPORTED}");
@@ -333,6 +378,13 @@ impl<'t> Stack<'t> {
             Some(module) => format!("{module}{kind}_l0{reverse}"),
             None => format!("{}{kind}_l{}{reverse}", self.prefix, id.layer),
         }
+    }
+
+    /// The names that its tensors may have.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        let kinds = TensorKind::ALL.iter();
+        let all = self.directions.iter();
+        all.flat_map(move |&id| kinds.clone().map(move |&(kind, _)| self.name(kind, id)))
     }
 
     /// The directions of each layer, forward first.

@@ -13,7 +13,8 @@
 //! - builds a generic JSON tree of up to 16 bytes for each byte of the header (here the header is
 //!   read directly into its entries).
 //!
-//! The format does not align the data, so values are read from bytes.
+//! The format does not align the data, so values are read from bytes. Checkpoints of PyTorch, and
+//! the files of a set, become the same map of entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
+use super::entry::Entry;
 use super::names::{self, Source};
 use super::stored_as::{PRECISION, StoredAs};
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
@@ -57,35 +59,14 @@ const VALUES_PER_PART: usize = 1 << 18;
 pub struct Tensors<'a> {
     /// Sorted.
     names: Vec<String>,
-    header: Arc<Metadata>,
+    stored: Arc<BTreeMap<String, Entry<'a>>>,
     metadata: BTreeMap<String, String>,
-    data: &'a [u8],
     /// Names in the file of tensors that have another name here.
     aliases: BTreeMap<String, String>,
-    computed: BTreeMap<String, Computed>,
-}
-
-/// A tensor that was computed from others.
-#[derive(Debug)]
-pub(super) struct Computed {
-    info: TensorInfo,
-    bytes: Vec<u8>,
-}
-
-impl Computed {
-    /// A tensor of `F32`.
-    pub fn new(shape: Vec<usize>, values: Vec<f32>) -> Computed {
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        let info = TensorInfo {
-            dtype: Dtype::F32,
-            shape,
-            data_offsets: (0, bytes.len()),
-        };
-        Computed { info, bytes }
-    }
+    computed: BTreeMap<String, Entry<'static>>,
+    /// Most values of a tensor, and bytes of a stack: views may share bytes of a file.
+    limit: usize,
+    unread: BTreeMap<String, String>,
 }
 
 impl<'a> Tensors<'a> {
@@ -117,51 +98,90 @@ impl<'a> Tensors<'a> {
             metadata,
         } = serde_json::from_slice(header).map_err(|e| malformed(format!("header: {e}")))?;
 
-        let mut names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(malformed(format!(
-                "two tensors are named {:?}; names must differ",
-                pair[0]
-            )));
-        }
         // `Metadata::new` requires the order of the ranges.
         tensors.sort_by_key(|(_, info)| info.data_offsets);
-        let header = Metadata::new(None, tensors).map_err(|e| malformed(format!("header: {e}")))?;
-        if header.data_len() != data.len() {
+        let checked = Metadata::new(None, tensors.clone());
+        let checked = checked.map_err(|e| malformed(format!("header: {e}")))?;
+        if checked.data_len() != data.len() {
             return Err(malformed(format!(
-                "{} bytes of data, but the header describes {}",
+                "{} bytes of data, but the header describes {}; a download may have been cut short",
                 data.len(),
-                header.data_len()
+                checked.data_len()
             )));
         }
+        let entries = tensors.into_iter().map(|(name, info)| {
+            let (from, to) = info.data_offsets;
+            (name, Entry::new(info.dtype, info.shape, &data[from..to]))
+        });
+        Tensors::from_entries(entries, metadata, usize::MAX).map_err(malformed)
+    }
+
+    /// Tensors with their bytes. `limit`: see [`Tensors`].
+    ///
+    /// # Errors
+    /// Two have the same name.
+    pub(in crate::model) fn from_entries(
+        entries: impl IntoIterator<Item = (String, Entry<'a>)>,
+        metadata: BTreeMap<String, String>,
+        limit: usize,
+    ) -> Result<Tensors<'a>, String> {
+        let mut stored = BTreeMap::new();
+        for (name, entry) in entries {
+            if stored.contains_key(&name) {
+                return Err(format!("two tensors are named {name:?}; names must differ"));
+            }
+            stored.insert(name, entry);
+        }
         Ok(Tensors {
-            names,
-            header: Arc::new(header),
+            names: stored.keys().cloned().collect(),
+            stored: Arc::new(stored),
             metadata,
-            data,
             aliases: BTreeMap::new(),
             computed: BTreeMap::new(),
+            limit,
+            unread: BTreeMap::new(),
         })
     }
 
-    /// Tensors that follow each other in `data`, each name once.
+    /// The tensors of all files of a set.
+    ///
+    /// # Errors
+    /// Two have the same name, or two files have different metadata of this crate.
+    pub(in crate::model) fn of_set(parts: Vec<Tensors<'a>>) -> Result<Tensors<'a>, String> {
+        let (mut entries, mut metadata, mut unread) =
+            (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut limit = 0usize;
+        for part in parts {
+            limit = limit.saturating_add(part.limit);
+            unread.extend(part.unread);
+            for (key, text) in part.metadata {
+                let other = metadata.insert(key.clone(), text.clone());
+                if key.starts_with("cellstream.") && other.is_some_and(|other| other != text) {
+                    return Err(format!(
+                        "two files of the set have different metadata {key:?}"
+                    ));
+                }
+            }
+            let stored = Arc::into_inner(part.stored).unwrap_or_default();
+            entries.extend(stored);
+        }
+        let mut all = Tensors::from_entries(entries, metadata, limit)?;
+        all.unread = unread;
+        Ok(all)
+    }
+
+    /// With objects of the file that may be tensors but cannot be read, and their types.
     #[cfg(feature = "pytorch")]
-    pub(super) fn from_parts(
-        tensors: Vec<(String, TensorInfo)>,
-        data: &'a [u8],
-    ) -> Result<Tensors<'a>, LoadError> {
-        let mut names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
-        names.sort_unstable();
-        let header = Metadata::new(None, tensors).map_err(|e| malformed(format!("header: {e}")))?;
-        Ok(Tensors {
-            names,
-            header: Arc::new(header),
-            metadata: BTreeMap::new(),
-            data,
-            aliases: BTreeMap::new(),
-            computed: BTreeMap::new(),
-        })
+    pub(in crate::model) fn with_unread(mut self, unread: BTreeMap<String, String>) -> Self {
+        self.unread = unread;
+        self
+    }
+
+    /// Objects of a checkpoint that hold numbers but are not read, such as quantised tensors: their
+    /// names and Python types.
+    pub fn unread(&self) -> impl Iterator<Item = (&str, &str)> {
+        let unread = self.unread.iter();
+        unread.map(|(name, of)| (name.as_str(), of.as_str()))
     }
 
     /// The same tensors under the names of PyTorch's recurrent modules, without parametrisations
@@ -187,18 +207,33 @@ impl<'a> Tensors<'a> {
         }
         Ok(Tensors {
             names,
-            header: Arc::clone(&self.header),
+            stored: Arc::clone(&self.stored),
             metadata: self.metadata.clone(),
-            data: self.data,
             aliases,
             computed,
+            limit: self.limit,
+            unread: self.unread.clone(),
         })
     }
 
     /// The names of tensors of `F64`, whose values are rounded to `f32` when they are read.
     pub fn rounded(&self) -> impl Iterator<Item = &str> {
-        let is_f64 = |name: &&str| self.find(name).is_some_and(|info| info.dtype == Dtype::F64);
+        let is_f64 = |name: &&str| (self.find(name)).is_some_and(|entry| entry.dtype == Dtype::F64);
         self.names().filter(is_f64)
+    }
+
+    /// The type of the values of the tensor `name`, as safetensors names it (`F32`); `None` if it
+    /// does not exist.
+    pub fn dtype(&self, name: &str) -> Option<String> {
+        Some(self.find(name)?.dtype.to_string())
+    }
+
+    /// Whether these tensors have more values than their file has room for: views may share them.
+    pub(super) fn exceed_file(&self, names: impl Iterator<Item = String>) -> bool {
+        let entries = names.filter_map(|name| self.find(&name));
+        let values = entries.map(Entry::values).fold(0, usize::saturating_add);
+        // The smallest have two bytes.
+        self.limit < values.saturating_mul(2)
     }
 
     /// The names of all tensors, sorted.
@@ -334,7 +369,7 @@ impl<'a> Tensors<'a> {
         match (info.dtype, stored_as) {
             (Dtype::I8, _) => {
                 let mut integers = Values::<i8>::zeroed(rows * cols);
-                for (q, &byte) in integers.iter_mut().zip(self.bytes(name, info)) {
+                for (q, &byte) in integers.iter_mut().zip(info.bytes().iter()) {
                     *q = byte as i8;
                 }
                 let scales = self.vector(&scale_name(name))?;
@@ -342,7 +377,7 @@ impl<'a> Tensors<'a> {
             }
             (Dtype::BF16, Some(StoredAs::Mixed | StoredAs::Uniform(Precision::Bf16))) => {
                 let mut halves = Values::<u16>::zeroed(rows * cols);
-                let bytes = self.bytes(name, info);
+                let bytes = info.bytes();
                 for (half, &bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
                     // The conversion to f32 and back makes signalling NaNs quiet, as rounding does.
                     *half = to_bf16(from_bf16(u16::from_le_bytes(bytes)));
@@ -378,32 +413,31 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    fn find(&self, name: &str) -> Option<&TensorInfo> {
+    fn find(&self, name: &str) -> Option<&Entry<'_>> {
         if let Some(computed) = self.computed.get(name) {
-            return Some(&computed.info);
+            return Some(computed);
         }
         let stored = self.aliases.get(name).map_or(name, String::as_str);
-        self.header.info(stored)
+        self.stored.get(stored)
     }
 
-    fn info(&self, name: &str) -> Result<&TensorInfo, LoadError> {
-        let info = self.find(name);
-        info.ok_or_else(|| tensor_error(name, "is not in the file".into()))
-    }
-
-    fn bytes(&self, name: &str, info: &TensorInfo) -> &[u8] {
-        let (from, to) = info.data_offsets;
-        let data = self
-            .computed
-            .get(name)
-            .map_or(self.data, |computed| &computed.bytes);
-        &data[from..to]
+    /// # Errors
+    /// [`LoadError::Tensor`]: there is none, or its strides make it larger than its file.
+    fn info(&self, name: &str) -> Result<&Entry<'_>, LoadError> {
+        let Some(entry) = self.find(name) else {
+            return Err(tensor_error(name, "is not in the file".into()));
+        };
+        if entry.is_view() && entry.values() > self.limit {
+            let reason = "repeats values of its file by strides; save a copy of it (`.clone()`)";
+            return Err(tensor_error(name, reason.into()));
+        }
+        Ok(entry)
     }
 
     /// Reads all values of a tensor as `f32`.
     fn read(&self, name: &str, values: &mut [f32]) -> Result<(), LoadError> {
         let info = self.info(name)?;
-        let bytes = self.bytes(name, info);
+        let bytes = &*info.bytes();
         if info.dtype == Dtype::F64 {
             return round_f64(bytes, values).map_err(|value| {
                 tensor_error(name, format!("has the value {value}, which is no f32"))

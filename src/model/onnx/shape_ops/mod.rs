@@ -43,8 +43,7 @@ pub(super) fn evaluate(
         "Add" => one(op.add()?),
         "ReduceSum" => one(op.reduce_sum()?),
         _ => Err(node.error(format!(
-            "operator not supported; supported: {SUPPORTED}; `cellstream run` takes whole graphs, \
-             and `cellstream cut` writes the recurrent layers to a file of their own"
+            "operator not supported; supported: {SUPPORTED}; `cellstream run` takes whole graphs"
         ))),
     }
 }
