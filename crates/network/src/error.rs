@@ -39,10 +39,7 @@ pub enum NetworkError {
         why: String,
     },
     /// An operator that neither cellstream nor tract computes.
-    #[error(
-        "node {node:?}: operator {operator} is not supported; `cellstream cut` writes the recurrent \
-         part of the model as a file of its own"
-    )]
+    #[error("node {node:?}: operator {operator} is not supported")]
     Unsupported {
         /// The node.
         node: String,

@@ -20,6 +20,7 @@
 //! tuning.rs       the fastest plan of each recurrent region
 //! network_plan.rs these plans, and their file
 //! inspect.rs      the contents of a file
+//! attempt.rs      a run on made-up inputs
 //! cut.rs          the recurrent core of a file as a file of its own
 //! quantize.rs     a file with recurrent weights in 8 bits
 //! threads.rs      one team for all recurrent nodes, and a pool for tract
@@ -29,6 +30,7 @@
 //! All recurrent nodes of a network share one team of threads. A node gives the bits of
 //! [`Session::run`](cellstream::Session::run) on its weights.
 
+mod attempt;
 mod control_flow;
 mod cut;
 mod dense;
@@ -52,6 +54,7 @@ mod tensor;
 mod threads;
 mod tuning;
 
+pub use attempt::Attempt;
 pub use cut::Core;
 pub use error::NetworkError;
 pub use inspect::{InspectedNode, Inspection, NodeName, Origin};

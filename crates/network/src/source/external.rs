@@ -1,6 +1,7 @@
 //! Data that a model keeps in other files.
 //!
-//! A path must be relative and stay within the folder of the model, also through links.
+//! A path must be relative and stay within the folder of the model, also through links; `a/../b`
+//! is `b`.
 //!
 //! Data is read, not mapped: the values stay as they are when the file is replaced or cut off. With
 //! a map, values would change, and reading past the new end would end the process. Large constants
@@ -20,6 +21,9 @@ use super::constants::{Constants, MIN_BYTES, is_value};
 use super::names::subgraphs_mut;
 use super::tables::{self, Table};
 use crate::NetworkError;
+
+/// The start of a pointer of git-lfs.
+const GIT_LFS: &[u8; 36] = b"version https://git-lfs.github.com/s";
 
 /// Reads the external data of all tensors of a graph and those within. Large constants are added to
 /// `constants`, if it is there; all others are written into the graph.
@@ -190,7 +194,7 @@ fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
         },
     };
     let location = entry("location").ok_or("it has no location")?;
-    let path = within(folder, Path::new(location))?;
+    let path = within(folder, location)?;
     let mut file = File::open(&path).map_err(|why| format!("{}: {why}", path.display()))?;
     let has = file.metadata().map_err(|why| why.to_string())?.len();
     let offset = number("offset")?.unwrap_or(0);
@@ -199,6 +203,13 @@ fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
         None => has.saturating_sub(offset),
     };
     if offset.checked_add(length).is_none_or(|end| end > has) {
+        let mut start = [0; GIT_LFS.len()];
+        if file.read_exact(&mut start).is_ok() && start == *GIT_LFS {
+            return Err(format!(
+                "{location:?} is a pointer of git-lfs, which stands for the data; `git lfs pull` in \
+                 its repository gets the data itself"
+            ));
+        }
         return Err(format!(
             "{length} bytes from byte {offset} of {location:?}, which has {has} bytes"
         ));
@@ -214,15 +225,19 @@ fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
 }
 
 /// The file of this name in the folder.
-fn within(folder: &Path, location: &Path) -> Result<PathBuf, String> {
-    let is_plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-    if !location.components().all(is_plain) {
-        return Err(format!(
-            "location {:?} is outside of the model's folder; use a relative path without `..`",
-            location.display().to_string()
-        ));
+fn within(folder: &Path, location: &str) -> Result<PathBuf, String> {
+    let outside =
+        || format!("location {location:?} is outside of the model's folder; move the data into it");
+    let mut plain = PathBuf::new();
+    for part in Path::new(location).components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::CurDir => {}
+            Component::ParentDir if plain.pop() => {}
+            _ => return Err(outside()),
+        }
     }
-    let path = folder.join(location);
+    let path = folder.join(plain);
     let real = |path: &Path| {
         let real = path.canonicalize();
         real.map_err(|why| format!("{}: {why}", path.display()))
@@ -230,8 +245,7 @@ fn within(folder: &Path, location: &Path) -> Result<PathBuf, String> {
     match real(&path)?.starts_with(real(folder)?) {
         true => Ok(path),
         false => Err(format!(
-            "location {:?} links to a file outside of the model's folder",
-            location.display().to_string()
+            "location {location:?} links to a file outside of the model's folder"
         )),
     }
 }

@@ -12,6 +12,7 @@ mod tables;
 use std::collections::HashSet;
 use std::path::Path;
 
+use cellstream::model::{FileKind, LoadError};
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 
@@ -78,6 +79,16 @@ fn read(path: &Path) -> Result<Vec<u8>, NetworkError> {
         why,
     };
     let length = std::fs::metadata(path).map_err(failed)?.len();
+    // A file of another program says how it becomes a graph.
+    match FileKind::of(path) {
+        Ok(FileKind::Onnx) | Err(LoadError::UnknownFormat { .. }) => {}
+        Ok(_) => return Err(malformed("it holds tensors without a graph")),
+        Err(LoadError::Foreign { found, way, .. }) => {
+            return Err(malformed(format!("this is {found}; {way}")));
+        }
+        Err(LoadError::Io { source, .. }) => return Err(failed(source)),
+        Err(other) => return Err(malformed(other.to_string())),
+    }
     if length > MAX_BYTES {
         return Err(malformed(format!(
             "the file has {length} bytes; the maximum is {MAX_BYTES}"
