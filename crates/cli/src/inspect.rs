@@ -1,11 +1,13 @@
 //! `cellstream inspect`: the contents of a model file.
 
+mod tensors;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use super::model::{FileOptions, open};
-use super::network::is_candidate;
+use super::network::{NamedShape, Tried, attempt, is_candidate, type_and_shape};
 use cellstream::model::Model;
 use cellstream_command::Failure;
 use cellstream_network::{InspectedNode, Inspection, NetworkPort, NodeName, Origin};
@@ -15,16 +17,27 @@ use serde_json::{Value, json};
 ///
 /// Of an ONNX file: its inputs and outputs; the recurrent nodes with their sizes and attributes, the
 /// origin of their states and lengths, and the nodes around them; the other operators; and which
-/// commands take the file. `cut` writes the recurrent part to a file of its own.
+/// commands take the file. `cut` writes the recurrent part to a file of its own. A graph is run once
+/// on inputs of ones, to learn whether it runs; --shape gives the shapes of inputs whose axes may
+/// have any size, of which some are tried otherwise.
+///
+/// Of a file of tensors: its recurrent stacks, each with its layers, and the other tensors.
 ///
 /// With --json, one object: producer, opset, inputs and outputs (name, type, shape with null for
 /// any size), nodes, constants (elements), recurrent (name, operator, direction, input, hidden,
 /// attributes, lengths, initial_h, initial_c, weights, before, after, within), operators (numbers of
-/// nodes), unsupported (operators), stack (null, or why the file is no stack of layers).
+/// nodes), unsupported (operators), stack (null, or why the file is no stack of layers), run (null if
+/// none was tried; shapes, failure).
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Model file: .onnx or .safetensors
+    /// Model file: .onnx, .safetensors, or a checkpoint of PyTorch (.pt)
     model: PathBuf,
+    /// Shape of an input of a graph for the run that is tried; may be repeated
+    #[arg(long = "shape", value_name = "NAME=N,N,…")]
+    shapes: Vec<NamedShape>,
+    /// Do not try to run a graph
+    #[arg(long, conflicts_with = "shapes")]
+    no_run: bool,
     /// Print one JSON object instead of text (ONNX files)
     #[arg(long)]
     json: bool,
@@ -40,8 +53,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if arguments.json {
             return Err(Failure::usage("--json is for ONNX files"));
         }
-        let model = open(path, &arguments.file, None)?;
-        out.write_all(layers(&model)?.as_bytes())?;
+        if !arguments.shapes.is_empty() {
+            return Err(Failure::usage("--shape is for ONNX files"));
+        }
+        out.write_all(tensors::text(path, &arguments.file)?.as_bytes())?;
         return Ok(());
     }
     let inspection = Inspection::open(path);
@@ -52,11 +67,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let (line, file) = (failure.to_string(), format!("{}: ", path.display()));
         Failure::new(line.strip_prefix(&file).unwrap_or(&line))
     });
+    let is_tried = !arguments.no_run && (stack.is_err() || !arguments.shapes.is_empty());
+    let clips = arguments.file.clip_output;
+    let tried = is_tried.then(|| attempt(path, clips, &arguments.shapes));
     if arguments.json {
         let stack = stack.err().map(|failure| failure.to_string());
-        writeln!(out, "{}", object(&inspection, stack))?;
+        writeln!(out, "{}", object(&inspection, stack, tried.as_ref()))?;
     } else {
-        out.write_all(text(&inspection, &stack)?.as_bytes())?;
+        out.write_all(text(&inspection, &stack, tried.as_ref())?.as_bytes())?;
     }
     Ok(())
 }
@@ -90,7 +108,11 @@ pub fn layers(model: &Model) -> Result<String, Failure> {
 }
 
 /// One screen for a person.
-fn text(inspection: &Inspection, stack: &Result<Model, Failure>) -> Result<String, Failure> {
+fn text(
+    inspection: &Inspection,
+    stack: &Result<Model, Failure>,
+    tried: Option<&Tried>,
+) -> Result<String, Failure> {
     let mut text = String::new();
     let producer = match inspection.producer.as_str() {
         "" => "not named",
@@ -129,12 +151,19 @@ fn text(inspection: &Inspection, stack: &Result<Model, Failure>) -> Result<Strin
             text.push_str(&layers(model)?);
         }
         Err(why) => {
-            match inspection.unsupported.as_slice() {
-                [] => writeln!(text, "run: yes, if tract computes its other nodes")?,
-                missing => writeln!(text, "run: no: {} not supported", missing.join(", "))?,
+            match (inspection.unsupported.as_slice(), tried) {
+                (missing @ [_, ..], _) => {
+                    writeln!(text, "run: no: {} not supported", missing.join(", "))?;
+                }
+                ([], Some(tried)) => writeln!(text, "run: {tried}")?,
+                ([], None) => writeln!(text, "run: not tried")?,
             }
-            writeln!(text, "tune, bench, explain: as a graph, with --array")?;
-            writeln!(text, "quantize: recurrent weights, to an .onnx file")?;
+            if inspection.unsupported.is_empty() && tried.is_none_or(|tried| !tried.has_failed()) {
+                writeln!(text, "tune, bench, explain: as a graph, with --array")?;
+            }
+            if !inspection.recurrent.is_empty() {
+                writeln!(text, "quantize: recurrent weights, to an .onnx file")?;
+            }
             writeln!(text, "no stack of layers: {why}")?;
             if !inspection.recurrent.is_empty() {
                 writeln!(
@@ -197,15 +226,7 @@ fn recurrent(text: &mut String, node: &InspectedNode) -> Result<(), Failure> {
 
 /// An input or output, as text.
 pub fn port(port: &NetworkPort) -> String {
-    let kind = port
-        .element_type
-        .map_or("?".to_owned(), |kind| kind.to_string());
-    let shape = port.shape.as_ref().map_or("[...]".to_owned(), |axes| {
-        let axes = axes.iter();
-        let axes = axes.map(|axis| axis.map_or("?".to_owned(), |size| size.to_string()));
-        format!("[{}]", axes.collect::<Vec<_>>().join(", "))
-    });
-    format!("{:?} {kind} {shape}", port.name)
+    format!("{:?} {}", port.name, type_and_shape(port))
 }
 
 fn name(node: &NodeName) -> String {
@@ -224,7 +245,7 @@ fn origin(origin: &Origin) -> String {
 }
 
 /// The object of `--json`.
-fn object(inspection: &Inspection, stack: Option<String>) -> Value {
+fn object(inspection: &Inspection, stack: Option<String>, tried: Option<&Tried>) -> Value {
     let ports = |ports: &[NetworkPort]| -> Vec<Value> {
         let ports = ports.iter().map(|port| {
             let kind = port.element_type.map(|kind| kind.to_string());
@@ -262,5 +283,6 @@ fn object(inspection: &Inspection, stack: Option<String>) -> Value {
         "operators": inspection.operators,
         "unsupported": inspection.unsupported,
         "stack": stack,
+        "run": tried.map(Tried::object),
     })
 }

@@ -1,13 +1,15 @@
 //! Arguments that several subcommands share: which model, and how many threads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use super::memory::afford_weights;
-use cellstream::model::{Builder, Cell, Merge, Model, NamedCell, SafetensorsOptions, Tensors};
+use cellstream::model::{
+    Builder, Cell, FileKind, Merge, Model, NamedCell, SafetensorsOptions, TensorFile,
+};
 use cellstream_command::Failure;
 
 /// A cell that a shape can name.
@@ -41,7 +43,7 @@ impl ValueEnum for CellName {
 /// A model file, or a shape with random weights.
 #[derive(Debug, clap::Args)]
 pub struct ModelOrShape {
-    /// Model file: .safetensors, .onnx or .pt
+    /// Model file: .safetensors, .onnx, or a checkpoint of PyTorch (.pt)
     pub model: Option<PathBuf>,
     #[command(flatten)]
     pub shape: Shape,
@@ -88,7 +90,11 @@ impl ModelOrShape {
                  its own",
             ));
         }
-        open(path, &self.file, shape.cell)
+        let opened = open(path, &self.file, shape.cell);
+        #[cfg(feature = "network")]
+        return opened.map_err(|why| super::network::with_arrays(path, why));
+        #[cfg(not(feature = "network"))]
+        opened
     }
 }
 
@@ -112,20 +118,7 @@ pub struct FileOptions {
 }
 
 /// Opens a model file. `cell` is the kind of cell, if the tensors do not determine it.
-pub fn open(
-    path: &PathBuf,
-    options: &FileOptions,
-    cell: Option<CellName>,
-) -> Result<Model, Failure> {
-    let ending = path.extension().unwrap_or_default();
-    if ending.eq_ignore_ascii_case("onnx")
-        && (options.prefix.is_some() || options.batch_first || cell.is_some())
-    {
-        return Err(Failure::usage(
-            "--prefix, --batch-first and --cell are for files of tensors; an ONNX file contains \
-             this information",
-        ));
-    }
+pub fn open(path: &Path, options: &FileOptions, cell: Option<CellName>) -> Result<Model, Failure> {
     let model = open_with(path, options, cell).map_err(|failure| failure.of(path))?;
     Ok(match options.clip_output {
         true => model.clipping_outputs(),
@@ -133,15 +126,14 @@ pub fn open(
     })
 }
 
-fn open_with(
-    path: &PathBuf,
-    options: &FileOptions,
-    cell: Option<CellName>,
-) -> Result<Model, Failure> {
-    let ending = path.extension().unwrap_or_default();
-    let is = |name: &str| ending.eq_ignore_ascii_case(name);
-    let is_checkpoint = is("pt") || is("pth");
-    if !is("safetensors") && !is_checkpoint {
+fn open_with(path: &Path, options: &FileOptions, cell: Option<CellName>) -> Result<Model, Failure> {
+    if FileKind::of(path)? == FileKind::Onnx {
+        if options.prefix.is_some() || options.batch_first || cell.is_some() {
+            return Err(Failure::usage(
+                "--prefix, --batch-first and --cell are for files of tensors; an ONNX file \
+                 contains this information",
+            ));
+        }
         return Ok(Model::open(path)?);
     }
     let mut chosen = SafetensorsOptions::new();
@@ -155,11 +147,8 @@ fn open_with(
     if options.batch_first {
         chosen = chosen.batch_first(true);
     }
-    if is_checkpoint {
-        return Ok(Model::from_pytorch(path, &chosen)?);
-    }
-    let bytes = std::fs::read(path)?;
-    let tensors = Tensors::from_bytes(&bytes)?;
+    let file = TensorFile::read(path)?;
+    let tensors = file.tensors()?;
     if let Some(name) = tensors.rounded().next() {
         eprintln!(
             "cellstream: {}: float64 is rounded to float32 ({name:?})",

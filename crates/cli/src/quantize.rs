@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (path, output) = (&arguments.model, &arguments.output);
     check_output(path, output)?;
     #[cfg(feature = "network")]
-    if super::network::is_candidate(output) {
+    if is_onnx(output) {
         let is_int8 = arguments.precision == Asked::For(Precisions::Same(Precision::Int8));
         let is_plain = arguments.sample.is_none()
             && arguments.cell.is_none()
@@ -181,10 +181,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether a file of this name is written as ONNX.
+fn is_onnx(output: &Path) -> bool {
+    let ending = output.extension();
+    ending.is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"))
+}
+
 /// Refuses a name that `open` would not read, and that of the original.
 fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
     let ending = output.extension().unwrap_or_default();
-    let is_graph = cfg!(feature = "network") && ending.eq_ignore_ascii_case("onnx");
+    let is_graph = cfg!(feature = "network") && is_onnx(output);
     if !ending.eq_ignore_ascii_case("safetensors") && !is_graph {
         let line = "a model is written as safetensors; end the name in .safetensors";
         return Err(Failure::new(line).of(output));

@@ -1,5 +1,6 @@
 //! Commands on whole graphs, for ONNX files that are more than a stack of layers.
 
+mod attempt;
 mod bench;
 mod quantize;
 mod run;
@@ -9,6 +10,7 @@ mod tune;
 use std::io::Read;
 use std::path::Path;
 
+pub use attempt::{NamedShape, Tried, attempt};
 pub use bench::{Timing, bench, explain};
 pub use quantize::quantize;
 pub use run::run;
@@ -16,9 +18,12 @@ pub use tune::{Tuning, tune};
 
 use crate::named::Named;
 use crate::npy;
-use cellstream::model::Precision;
-use cellstream_command::Failure;
-use cellstream_network::{NamedTensor, Network, NetworkError, NetworkOptions, NetworkPlan, Tensor};
+use cellstream::model::{FileKind, Precision};
+use cellstream_command::{Failure, FailureKind};
+use cellstream_network::{
+    Inspection, NamedTensor, Network, NetworkError, NetworkOptions, NetworkPlan, NetworkPort,
+    Tensor,
+};
 
 /// The arrays that a command runs a graph on.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -44,9 +49,53 @@ pub const PLAN: &str = "cellstream network plan ";
 
 /// Whether a file may be a graph that only a network runs.
 pub fn is_candidate(model: &Path) -> bool {
-    model
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+    FileKind::of(model).is_ok_and(|kind| kind == FileKind::Onnx)
+}
+
+/// The failure of a graph as a stack of layers, with the way to use it as a whole.
+pub fn with_arrays(model: &Path, why: Failure) -> Failure {
+    // Of another failure, such as a missing file, there is nothing to add.
+    let inspection = is_candidate(model).then(|| Inspection::open(model).ok());
+    let Some(inspection) = inspection.flatten() else {
+        return why;
+    };
+    if why.kind() == FailureKind::Usage || inspection.inputs.is_empty() {
+        return why;
+    }
+    let cut = match inspection.recurrent.is_empty() {
+        true => "",
+        false => "; `cellstream cut` writes its recurrent part to a file of its own",
+    };
+    if !inspection.unsupported.is_empty() {
+        return Failure::new(format!("{why}{cut}"));
+    }
+    let inputs = inspection.inputs.iter();
+    let arrays: Vec<String> = inputs
+        .map(|input| format!("--array {}", array(input)))
+        .collect();
+    Failure::new(format!(
+        "{why}; as a whole graph it needs an array of each input: {}, where ? is any size{cut}",
+        arrays.join(" ")
+    ))
+}
+
+/// The value of `--array` for an input, with the type and shape that its array has.
+fn array(input: &NetworkPort) -> String {
+    let name = input.name.replace('=', "\\=");
+    format!("{name}=X.npy ({})", type_and_shape(input))
+}
+
+/// The type and shape of an input or output.
+pub fn type_and_shape(port: &NetworkPort) -> String {
+    let kind = port
+        .element_type
+        .map_or("?".to_owned(), |kind| kind.to_string());
+    let shape = port.shape.as_ref().map_or("[...]".to_owned(), |axes| {
+        let axes = axes.iter();
+        let axes = axes.map(|axis| axis.map_or("?".to_owned(), |size| size.to_string()));
+        format!("[{}]", axes.collect::<Vec<_>>().join(", "))
+    });
+    format!("{kind} {shape}")
 }
 
 /// A graph and the options of all commands.
@@ -89,8 +138,17 @@ fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
 fn failed(path: &Path) -> impl Fn(NetworkError) -> Failure {
     move |why| match why {
         NetworkError::Read { .. } => Failure::new(why.to_string()),
+        NetworkError::Unsupported { .. } if has_core(path) => Failure::new(format!(
+            "{why}; `cellstream cut` writes the recurrent part of the model as a file of its own"
+        ))
+        .of(path),
         why => Failure::new(why.to_string()).of(path),
     }
+}
+
+/// Whether a graph has recurrent nodes.
+fn has_core(path: &Path) -> bool {
+    Inspection::open(path).is_ok_and(|inspection| !inspection.recurrent.is_empty())
 }
 
 /// Whether a file holds the plan of a graph, not of a stack of layers.
