@@ -18,13 +18,16 @@ use crate::{Server, ServerOptions, TlsFiles};
 
 /// Serve models to other programs: Open Inference Protocol v2 over HTTP and gRPC
 ///
-/// A repository is a folder with a folder for each model: NAME/VERSION/model.onnx or
-/// model.safetensors, and optionally NAME/config.toml.
+/// A repository is a folder with a folder for each model: NAME/VERSION/model.onnx,
+/// model.safetensors or model.pt, and optionally NAME/config.toml.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The folder of models, or the file of one model
     #[arg(value_name = "REPOSITORY|MODEL")]
     pub repository: PathBuf,
+    /// Recurrent stack of the file of one model: the prefix of weight_ih_l0, or of a list of modules
+    #[arg(long, value_name = "PREFIX")]
+    pub prefix: Option<String>,
     /// Address of HTTP
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8000")]
     pub http: SocketAddr,
@@ -119,6 +122,7 @@ impl Arguments {
     fn options(&self) -> ServerOptions {
         let tls = self.certificate.clone().zip(self.key.clone());
         ServerOptions {
+            prefix: self.prefix.clone(),
             http: self.http,
             grpc: self.grpc,
             tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),

@@ -25,6 +25,8 @@ pub use crate::doors::TlsFiles;
 /// Options of a server. Take those that are not set from the default: later versions may add some.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
+    /// Of the file of one model: the beginning of the names of its tensors.
+    pub prefix: Option<String>,
     /// The address of HTTP.
     pub http: SocketAddr,
     /// The address of gRPC.
@@ -70,6 +72,7 @@ impl Default for ServerOptions {
     fn default() -> ServerOptions {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         ServerOptions {
+            prefix: None,
             http: SocketAddr::new(loopback, 8000),
             grpc: SocketAddr::new(loopback, 8001),
             tls: None,
@@ -182,6 +185,10 @@ impl Server {
         options: &ServerOptions,
     ) -> Result<Server, ServerError> {
         let repository = Repository::open(repository.as_ref());
+        let repository = repository.and_then(|repository| match &options.prefix {
+            Some(prefix) => repository.with_prefix(prefix),
+            None => Ok(repository),
+        });
         let repository = repository.map_err(|why| ServerError::Repository(why.to_string()))?;
         for address in [options.http, options.grpc] {
             let is_closed = options.tls.is_some() && options.tokens.is_some();

@@ -222,3 +222,89 @@ fn a_configuration_of_another_kind_is_refused_by_name() {
         assert!(failure.why.contains(named), "{named}: {failure:?}");
     }
 }
+
+/// A checkpoint of PyTorch in a repository, and one file with a prefix.
+#[test]
+fn checkpoints_of_pytorch_are_served() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/checkpoints");
+    let expected = std::fs::read_to_string(fixtures.join("expected.json")).expect("a file");
+    let expected: serde_json::Value = serde_json::from_str(&expected).expect("JSON");
+    // [steps, batch, features] of the file as [batch, steps, features] of the server.
+    let (steps, batch) = (5, 2);
+    let exchanged = |values: &serde_json::Value, rows: usize, columns: usize| -> Vec<f64> {
+        let values = values.as_array().expect("values");
+        let width = values.len() / (rows * columns);
+        let places =
+            (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
+        let values = places.flat_map(|place| &values[place * width..(place + 1) * width]);
+        values
+            .map(|value| value.as_f64().expect("a number"))
+            .collect()
+    };
+    let x = exchanged(&expected["x"], steps, batch);
+    let body = json!({"inputs": [{"name": "input", "datatype": "FP32", "shape": [batch, steps, 3],
+        "data": x}]});
+    let check = |running: &Running, name: &str| {
+        let answer = running.post(&format!("/v2/models/{name}/infer"), &body);
+        assert_eq!(answer.status, 200, "{name}: {answer:?}");
+        let found = output(&answer, "output");
+        let of_file = &expected["cases"]["module"]["output"];
+        for (found, expected) in found.iter().zip(exchanged(of_file, steps, batch)) {
+            assert!(
+                (f64::from(*found) - expected).abs() < 1e-6,
+                "{name}: {found}, {expected}"
+            );
+        }
+    };
+    let running = Running::with(&common::options(), |folder| {
+        for (model, from, name) in [
+            ("state", "module.pt", "model.pt"),
+            ("checkpoint", "legacy.pt", "model.ckpt"),
+            ("part", "training.pt", "model.pth"),
+            ("arrays", "numpy.pkl", "model.bin"),
+        ] {
+            let folder = folder.join(model).join("1");
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::copy(fixtures.join(from), folder.join(name)).expect("copied");
+        }
+        let prefix = "[safetensors]\nprefix = \"state_dict.encoder.\"\n";
+        common::configure(folder, "part", prefix);
+        let set = folder.join("set").join("1");
+        std::fs::create_dir_all(&set).expect("a folder");
+        for file in std::fs::read_dir(fixtures.join("set")).expect("a folder") {
+            let file = file.expect("a file");
+            std::fs::copy(file.path(), set.join(file.file_name())).expect("copied");
+        }
+    });
+    for name in ["state", "checkpoint", "part", "arrays", "set"] {
+        check(&running, name);
+    }
+    drop(running);
+
+    let options = cellstream_server::ServerOptions {
+        prefix: Some("state_dict.encoder".into()),
+        ..common::options()
+    };
+    let server = |path: &Path| cellstream_server::Server::start(path, &options);
+    let started = server(&fixtures.join("training.pt")).expect("starts");
+    assert_eq!(started.models().len(), 1, "{:?}", started.failures());
+    let refused = server(&fixtures).map(drop).unwrap_err().to_string();
+    assert!(
+        refused.contains("prefix") && refused.contains("config.toml"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_model_tells_the_way_to_one_without_its_path() {
+    let running = Running::with(&common::options(), |folder| {
+        let folder = folder.join("pointer").join("1");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 1\n";
+        std::fs::write(folder.join("model.onnx"), pointer).expect("written");
+    });
+    let failure = &running.server.failures()[0];
+    assert!(failure.why.contains("git lfs pull"), "{failure:?}");
+    let folder = running.folder.path().display().to_string();
+    assert!(!failure.why.contains(&folder), "{failure:?}");
+}

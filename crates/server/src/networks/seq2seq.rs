@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cellstream::layers::{BeamOptions, Embedding};
-use cellstream::model::Tensors;
+use cellstream::model::{TensorFile, Tensors};
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine;
 use cellstream_serve::networks::{
@@ -20,7 +20,7 @@ use cellstream_serve::networks::{
 };
 
 use super::symbols::{self, Symbols};
-use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix};
+use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix, without_path};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::{ModelConfig, Seq2SeqConfig};
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -46,7 +46,7 @@ enum Decoding {
     Beam(BeamSeq2Seq),
 }
 
-/// Loads both networks of a safetensors file.
+/// Loads both networks of a file of tensors.
 ///
 /// # Errors
 /// Why they cannot be loaded.
@@ -57,8 +57,8 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
         return Err("seq2seq.length_penalty has no effect without beam; leave it out".into());
     }
     let max_steps = config.max_steps.unwrap_or(1_000);
-    let bytes = std::fs::read(path).map_err(|why| why.to_string())?;
-    let tensors = Tensors::from_bytes(&bytes).map_err(|why| why.to_string())?;
+    let file = TensorFile::read(path).map_err(without_path)?;
+    let tensors = file.tensors().map_err(without_path)?;
     let symbols = |text: &Option<String>, expected: usize, which: &str| {
         let Some(text) = text else { return Ok(None) };
         let symbols = Symbols::read(text, &tensors).map_err(|why| format!("{which}: {why}"))?;
@@ -74,7 +74,8 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let target = Embedding::new(matrix(&tensors, &of.decoder_embedding)?);
     let source_size = tensors
         .shape(&of.encoder_embedding)
-        .map_or(0, |shape| shape[0]);
+        .and_then(|shape| shape.first().copied())
+        .unwrap_or(0);
     let source_symbols = symbols(&of.source_symbols, source_size, "source_symbols")?;
     let target_symbols = symbols(&of.target_symbols, target.symbols(), "target_symbols")?;
     let target_symbols = target_symbols.map(Arc::new);

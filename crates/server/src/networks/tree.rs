@@ -11,12 +11,14 @@
 use std::path::Path;
 
 use cellstream::layers::Embedding;
-use cellstream::model::Tensors;
+use cellstream::model::TensorFile;
 use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine;
 use cellstream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
 
-use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols};
+use super::{
+    Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols, without_path,
+};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -38,15 +40,15 @@ pub struct TreeNetwork {
     max_steps: usize,
 }
 
-/// Loads the cell of a safetensors file.
+/// Loads the cell of a file of tensors.
 ///
 /// # Errors
 /// Why it cannot be loaded.
 pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let of = config.tree.as_ref();
     let of = of.ok_or("a model of the kind tree needs the table [tree] in config.toml")?;
-    let bytes = std::fs::read(path).map_err(|why| why.to_string())?;
-    let tensors = Tensors::from_bytes(&bytes).map_err(|why| why.to_string())?;
+    let file = TensorFile::read(path).map_err(without_path)?;
+    let tensors = file.tensors().map_err(without_path)?;
     let named = |name: &str| format!("{}{name}", of.prefix);
     // The two biases of a gate are added once, as those of layers are.
     let bias = |first: &str, second: &str| {

@@ -3,6 +3,7 @@
 //! ```text
 //! REPOSITORY/NAME/config.toml                          optional
 //! REPOSITORY/NAME/VERSION/model.onnx | .safetensors    VERSION: a number of 1 or more
+//!                         | .pt | …
 //! ```
 //!
 //! A name in a request is looked up among the names found here. It is never part of a path.
@@ -35,8 +36,8 @@ impl RepositoryError {
 #[derive(Clone, Debug)]
 pub enum Repository {
     Folder(PathBuf),
-    /// A single model.
-    File(PathBuf),
+    /// A single model, with the prefix of its tensors if it has several stacks.
+    File(PathBuf, Option<String>),
 }
 
 /// A model of the repository.
@@ -47,8 +48,19 @@ pub struct Entry {
     pub versions: BTreeMap<u64, PathBuf>,
 }
 
-/// The files that may hold a model, in the order of preference.
-const FILES: [&str; 2] = ["model.onnx", "model.safetensors"];
+/// The files that may hold a model, in the order of preference. The index of a set stands for its
+/// files.
+const FILES: [&str; 9] = [
+    "model.onnx",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model.pt",
+    "model.pth",
+    "model.ckpt",
+    "model.bin",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
 
 impl Repository {
     /// The repository at this path: a folder, or the file of one model.
@@ -59,7 +71,7 @@ impl Repository {
         let found = std::fs::metadata(path).map_err(|why| RepositoryError::new(path, why))?;
         Ok(match found.is_dir() {
             true => Repository::Folder(path.to_owned()),
-            false => Repository::File(path.to_owned()),
+            false => Repository::File(path.to_owned(), None),
         })
     }
 
@@ -67,7 +79,7 @@ impl Repository {
     pub fn without_paths(&self, text: &str) -> String {
         let folder = match self {
             Repository::Folder(path) => path,
-            Repository::File(path) => path.parent().unwrap_or(path),
+            Repository::File(path, _) => path.parent().unwrap_or(path),
         };
         let absolute = std::fs::canonicalize(folder).ok();
         let mut text = text.to_owned();
@@ -80,13 +92,28 @@ impl Repository {
         text
     }
 
+    /// The same with a prefix of the tensors of a single model.
+    ///
+    /// # Errors
+    /// It is a folder.
+    pub fn with_prefix(self, prefix: &str) -> Result<Repository, RepositoryError> {
+        match self {
+            Repository::File(path, _) => Ok(Repository::File(path, Some(prefix.to_owned()))),
+            Repository::Folder(path) => Err(RepositoryError::new(
+                &path,
+                "a prefix applies to the file of one model; in a folder, config.toml of each model \
+                 has it",
+            )),
+        }
+    }
+
     /// The names of the models.
     ///
     /// # Errors
     /// The folder cannot be read.
     pub fn names(&self) -> Result<Vec<String>, RepositoryError> {
         match self {
-            Repository::File(path) => Ok(vec![name_of(path)]),
+            Repository::File(path, _) => Ok(vec![name_of(path)]),
             Repository::Folder(path) => {
                 let named = |name: &String| is_name(name);
                 Ok(folders(path)?.into_iter().filter(named).collect())
@@ -103,9 +130,11 @@ impl Repository {
             return Ok(None);
         }
         let folder = match self {
-            Repository::File(path) => {
+            Repository::File(path, prefix) => {
+                let mut config = ModelConfig::default();
+                config.safetensors.prefix.clone_from(prefix);
                 return Ok(Some(Entry {
-                    config: ModelConfig::default(),
+                    config,
                     versions: BTreeMap::from([(1, path.clone())]),
                 }));
             }
@@ -129,8 +158,8 @@ impl Repository {
         match files.is_empty() {
             true => Err(RepositoryError::new(
                 &folder,
-                "no version to load; a version is a folder such as 1 with model.onnx or \
-                 model.safetensors",
+                "no version to load; a version is a folder such as 1 with model.onnx, \
+                 model.safetensors or model.pt",
             )),
             false => Ok(Some(Entry {
                 config,
