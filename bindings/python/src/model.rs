@@ -61,8 +61,9 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Reads a file: ``.onnx``, ``.safetensors``, or a checkpoint of PyTorch (``.pt``, ``.pth``,
-    /// ``.bin``, of which no code is executed).
+    /// Reads a file, whose bytes tell its kind: ONNX, safetensors, or a checkpoint of PyTorch
+    /// (``.pt``, ``.ckpt``, ``.bin``, …), of which no code is executed. A file of a set, or the
+    /// index of the set, stands for all of its files.
     ///
     /// :param prefix: selects the stack in a state dict whose tensor names start with it.
     /// :param cell: ``lstm``, ``gru``, ``light_gru``, ``rnn_tanh`` or ``rnn_relu``, where a state
@@ -80,28 +81,15 @@ impl Model {
         batch_first: Option<bool>,
         precision: Option<&str>,
     ) -> PyResult<Model> {
-        let has_options = prefix.is_some() || cell.is_some() || batch_first.is_some();
         let options = options(prefix, cell, batch_first)?;
         let precision = self::precision(precision)?;
-        let extension = path.extension().map(|e| e.to_ascii_lowercase());
-        let is = |name: &str| extension.as_ref().is_some_and(|e| e == name);
-        if has_options && is("onnx") {
-            let why = "prefix, cell and batch_first apply to state dicts; an ONNX file states them";
-            return Err(Error::input(why).into());
-        }
         let read = || -> Result<Model, Error> {
-            let model = if is("safetensors") {
-                let bytes = std::fs::read(&path).map_err(|source| {
-                    let path = path.clone();
-                    core::LoadError::Io { path, source }
-                })?;
-                core::Model::from_safetensors(&bytes, &options)?
-            } else if is("pt") || is("pth") || is("bin") {
-                core::Model::from_pytorch(&path, &options)?
-            } else {
-                core::Model::open(&path)?
-            };
-            Model::made(model, precision)
+            let model = core::Model::open_with(&path, &options);
+            let model = model.map_err(|why| match why {
+                core::LoadError::Options => Error::input(why),
+                why => why.into(),
+            });
+            Model::made(model?, precision)
         };
         Ok(py.detach(read)?)
     }
