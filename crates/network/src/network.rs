@@ -80,6 +80,8 @@ pub struct NetworkPort {
     pub name: String,
     /// The type of its elements, if the file says so and it is supported.
     pub element_type: Option<ElementType>,
+    /// The name of the type that the file says, if it is not supported: `bfloat16`, `string`.
+    pub unsupported_type: Option<String>,
     /// Its axes, outermost first, each of a certain size or of any; `None` if the file does not say
     /// how many axes there are.
     pub shape: Option<Vec<Option<usize>>>,
@@ -552,9 +554,15 @@ pub(crate) fn port(info: &ValueInfoProto) -> NetworkPort {
         Some(dimension::Value::DimValue(size)) if *size > 0 => usize::try_from(*size).ok(),
         _ => None,
     };
+    let element_type = tensor.and_then(|tensor| ElementType::of_onnx(tensor.elem_type));
+    let of_file = tensor.map_or(0, |tensor| tensor.elem_type);
     NetworkPort {
         name: info.name.clone(),
-        element_type: tensor.and_then(|tensor| ElementType::of_onnx(tensor.elem_type)),
+        element_type,
+        unsupported_type: match element_type {
+            None if of_file != 0 => Some(ElementType::name_of_onnx(of_file)),
+            _ => None,
+        },
         shape: shape.map(|shape| shape.dim.iter().map(|dim| size(&dim.value)).collect()),
     }
 }

@@ -172,6 +172,28 @@ impl ElementType {
             _ => return None,
         })
     }
+
+    /// The name of any number, also of one that is not supported.
+    pub(crate) fn name_of_onnx(number: i32) -> String {
+        let name = match number {
+            8 => "string",
+            14 => "complex64",
+            15 => "complex128",
+            16 => "bfloat16",
+            17 => "float8e4m3fn",
+            18 => "float8e4m3fnuz",
+            19 => "float8e5m2",
+            20 => "float8e5m2fnuz",
+            21 => "uint4",
+            22 => "int4",
+            23 => "float4e2m1",
+            _ => match ElementType::of_onnx(number) {
+                Some(known) => known.name(),
+                None => return format!("number {number} of TensorProto.DataType"),
+            },
+        };
+        name.to_owned()
+    }
 }
 
 impl Tensor {
