@@ -129,6 +129,7 @@ impl Arguments {
             tokens: self.tokens.clone(),
             trusts_network: self.trust_network,
             model_control: self.model_control,
+            reloads_on_hangup: true,
             engine: EngineOptions {
                 policy: self.policy,
                 workers: workers(self.worker_cores as usize),

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::doors::{
-    Bodies, BodyLimits, ConnectionLimits, ConnectionTimes, Tokens, acceptor, listen, serve,
+    Bodies, BodyLimits, ConnectionLimits, ConnectionTimes, Tls, Tokens, listen, serve,
 };
 use crate::http::HttpOptions;
 use crate::models::{LoadedModel, Models};
@@ -41,6 +41,8 @@ pub struct ServerOptions {
     pub trusts_network: bool,
     /// Allows clients to load and unload models of the repository.
     pub model_control: bool,
+    /// On Unix, the signal SIGHUP does what [`Server::reload`] does. Otherwise it ends the process.
+    pub reloads_on_hangup: bool,
     /// The engine of each policy, its limits included.
     pub engine: EngineOptions,
     /// Largest body of a request, or message of a stream, decompressed, in bytes.
@@ -79,6 +81,7 @@ impl Default for ServerOptions {
             tokens: None,
             trusts_network: false,
             model_control: false,
+            reloads_on_hangup: false,
             engine: EngineOptions::default(),
             body_bytes: 64 << 20,
             bodies_bytes: 256 << 20,
@@ -155,10 +158,53 @@ pub struct Server {
     /// Taken by the drop.
     runtime: Option<Runtime>,
     service: Arc<Service>,
+    doors: Arc<Doors>,
     stopping: watch::Sender<bool>,
     ports: Vec<JoinHandle<()>>,
     http: SocketAddr,
     grpc: SocketAddr,
+}
+
+/// What the files of TLS and tokens say.
+struct Doors {
+    tokens: Arc<Tokens>,
+    http_tls: Option<Arc<Tls>>,
+    grpc_tls: Option<Arc<Tls>>,
+}
+
+impl Doors {
+    fn read(options: &ServerOptions) -> Result<Doors, String> {
+        let tokens = match &options.tokens {
+            Some(path) => Tokens::read(path)?,
+            None => Tokens::none(),
+        };
+        let tls = |protocols| {
+            let files = options.tls.as_ref();
+            let read = files.map(|files| Tls::read(files, protocols).map(Arc::new));
+            read.transpose()
+        };
+        Ok(Doors {
+            tokens: Arc::new(tokens),
+            http_tls: tls(&["h2", "http/1.1"])?,
+            grpc_tls: tls(&["h2"])?,
+        })
+    }
+
+    /// Reads all files again. Those that are wrong change nothing, and their errors are returned.
+    fn reload(&self) -> Vec<String> {
+        let tls = [&self.http_tls, &self.grpc_tls].into_iter().flatten();
+        let mut errors: Vec<String> = tls.filter_map(|tls| tls.reload().err()).collect();
+        // Both ports have the same files.
+        errors.dedup();
+        errors.extend(self.tokens.reload().err());
+        for why in &errors {
+            tracing::error!("the old file stays in use: {why}");
+        }
+        if errors.is_empty() {
+            tracing::info!("certificate, key and tokens are read again");
+        }
+        errors
+    }
 }
 
 /// Between two looks at idle sequences.
@@ -203,23 +249,20 @@ impl Server {
             })
         });
         let origins = origins.collect::<Result<Vec<_>, _>>()?;
-        let tokens = match &options.tokens {
-            Some(path) => Tokens::read(path).map_err(ServerError::File)?,
-            None => Tokens::none(),
-        };
-        let tls = |protocols: &[&str]| match &options.tls {
-            Some(files) => acceptor(files, protocols)
-                .map(Some)
-                .map_err(ServerError::File),
-            None => Ok(None),
-        };
-        let (http_tls, grpc_tls) = (tls(&["h2", "http/1.1"])?, tls(&["h2"])?);
+        let doors = Arc::new(Doors::read(options).map_err(ServerError::File)?);
         let runtime = Builder::new_multi_thread()
             .worker_threads(options.io_threads.max(1))
             .thread_name("cellstream-io")
             .enable_all()
             .build()
             .map_err(ServerError::Threads)?;
+        #[cfg(unix)]
+        if options.reloads_on_hangup {
+            let _entered = runtime.enter();
+            // Before the models are loaded, which may take long.
+            let hangups = hangups().map_err(ServerError::Threads)?;
+            runtime.spawn(reload_at(hangups, Arc::clone(&doors)));
+        }
         let bind = |address: SocketAddr| {
             let bound = runtime.block_on(async {
                 let listener = listen(address, options.backlog)?;
@@ -239,16 +282,19 @@ impl Server {
                 all_bytes: options.bodies_bytes,
             }),
         ));
-        let tokens = Arc::new(tokens);
         let http_router = http::router(
             Arc::clone(&service),
-            Arc::clone(&tokens),
+            Arc::clone(&doors.tokens),
             HttpOptions {
                 may_load: options.model_control,
                 origins,
             },
         );
-        let grpc_router = grpc::router(Arc::clone(&service), tokens, options.model_control);
+        let grpc_router = grpc::router(
+            Arc::clone(&service),
+            Arc::clone(&doors.tokens),
+            options.model_control,
+        );
         let limits = ConnectionLimits {
             connections: options.connections,
             streams: options.streams,
@@ -262,16 +308,23 @@ impl Server {
         let ports = vec![
             runtime.spawn(serve(
                 http_listener,
-                http_tls,
+                doors.http_tls.clone(),
                 http_router,
                 limits,
                 stops.clone(),
             )),
-            runtime.spawn(serve(grpc_listener, grpc_tls, grpc_router, limits, stops)),
+            runtime.spawn(serve(
+                grpc_listener,
+                doors.grpc_tls.clone(),
+                grpc_router,
+                limits,
+                stops,
+            )),
         ];
         let server = Server {
             runtime: Some(runtime),
             service,
+            doors,
             stopping,
             ports,
             http,
@@ -317,6 +370,20 @@ impl Server {
                 why: entry.reason,
             })
             .collect()
+    }
+
+    /// Reads the files of the certificate, of its key and of the tokens again. Connections and
+    /// sequences stay; new connections get the new certificate, and tokens that are gone are
+    /// refused from the next request on. A file that is wrong changes nothing.
+    ///
+    /// # Errors
+    /// [`ServerError::File`]: all files that are wrong. The log names them, too.
+    pub fn reload(&self) -> Result<(), ServerError> {
+        let errors = self.doors.reload();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(ServerError::File(errors.join("; ")))
     }
 
     /// Waits for SIGTERM or Ctrl-C.
@@ -373,6 +440,20 @@ async fn tidy(models: Arc<Models>) {
         let models = Arc::clone(&models);
         // Removing a model waits for its requests.
         let _ = tokio::task::spawn_blocking(move || models.tidy(Instant::now())).await;
+    }
+}
+
+#[cfg(unix)]
+fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+}
+
+#[cfg(unix)]
+async fn reload_at(mut hangups: tokio::signal::unix::Signal, doors: Arc<Doors>) {
+    while hangups.recv().await.is_some() {
+        let doors = Arc::clone(&doors);
+        // It reads files.
+        let _ = tokio::task::spawn_blocking(move || doors.reload()).await;
     }
 }
 

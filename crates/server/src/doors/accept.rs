@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
+use super::Tls;
 use super::clock::{Answering, Clock, Clocked, ConnectionTimes, Deadline};
 
 /// The address of a client.
@@ -46,7 +47,7 @@ const PONG: Duration = Duration::from_secs(20);
 /// Serves a port until `stopping` is true. Then open connections answer their requests and end.
 pub async fn serve(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Tls>>,
     router: Router,
     limits: ConnectionLimits,
     mut stopping: watch::Receiver<bool>,
@@ -72,7 +73,7 @@ pub async fn serve(
             limits,
             stopping: stopping.clone(),
         };
-        let tls = tls.clone();
+        let tls = tls.as_ref().map(|tls| tls.acceptor());
         tokio::spawn(async move {
             connection.run(stream, tls).await;
             drop(place);

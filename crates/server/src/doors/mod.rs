@@ -14,5 +14,5 @@ pub use access_log::log_access;
 pub use bodies::{Bodies, BodyLimits};
 pub use clock::ConnectionTimes;
 pub use span::{SPANS, open_span};
-pub use tls::{TlsFiles, acceptor};
-pub use tokens::{Client, Tokens, authenticate};
+pub use tls::{Tls, TlsFiles};
+pub use tokens::{Client, Tenant, Tokens, authenticate};

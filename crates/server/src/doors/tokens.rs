@@ -9,8 +9,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -28,40 +28,83 @@ use crate::refusal::last_refusal;
 pub struct Client {
     /// For limits of a client: one for each token, or each address if there are no tokens.
     pub id: ClientId,
-    /// `None`: all.
-    models: Option<Arc<BTreeSet<String>>>,
+    pub tenant: Tenant,
+    /// Shared by all requests of the token, so that a new file of tokens also counts for open
+    /// streams.
+    rights: Arc<RwLock<Rights>>,
+}
+
+/// The owner of sequences: a token. Without tokens all clients are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tenant(Option<ClientId>);
+
+/// The models that a token is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rights {
+    All,
+    Some(BTreeSet<String>),
+    /// The token is no longer in the file.
+    Revoked,
 }
 
 impl Client {
+    /// The server itself.
+    pub fn server() -> Client {
+        Client {
+            id: ClientId(0),
+            tenant: Tenant(None),
+            rights: Arc::new(RwLock::new(Rights::All)),
+        }
+    }
+
+    fn of_token(digest: &TokenDigest, rights: Rights) -> Client {
+        // A line number would change with the file.
+        let (head, _) = digest.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let id = ClientId(u64::from_le_bytes(*head));
+        Client {
+            id,
+            tenant: Tenant(Some(id)),
+            rights: Arc::new(RwLock::new(rights)),
+        }
+    }
+
     /// Whether the client may use a model.
     pub fn may_use(&self, model: &str) -> bool {
-        self.models
-            .as_ref()
-            .is_none_or(|models| models.contains(model))
+        match &*read(&self.rights) {
+            Rights::All => true,
+            Rights::Some(models) => models.contains(model),
+            Rights::Revoked => false,
+        }
+    }
+
+    /// Whether the client may use all models, also later ones.
+    pub fn may_use_all(&self) -> bool {
+        *read(&self.rights) == Rights::All
     }
 
     /// # Errors
-    /// [`ErrorKind::Forbidden`].
+    /// [`ErrorKind::Forbidden`]; [`ErrorKind::Unauthenticated`] if the token has been revoked.
     pub fn check(&self, model: &str) -> Result<(), InferError> {
-        match self.may_use(model) {
-            true => Ok(()),
-            false => Err(InferError::new(
-                ErrorKind::Forbidden,
-                format!("the token is not for model {model:?}"),
-            )),
+        if self.may_use(model) {
+            return Ok(());
         }
+        Err(self.refused(format!("the token is not for model {model:?}")))
     }
 
     /// # Errors
-    /// [`ErrorKind::Forbidden`] for a token of some models.
+    /// As [`Client::check`], for a token of some models.
     pub fn check_all_models(&self) -> Result<(), InferError> {
-        match self.models {
-            None => Ok(()),
-            Some(_) => Err(InferError::new(
-                ErrorKind::Forbidden,
-                "the token is not for all models",
-            )),
+        if self.may_use_all() {
+            return Ok(());
         }
+        Err(self.refused("the token is not for all models".into()))
+    }
+
+    fn refused(&self, why: String) -> InferError {
+        if *read(&self.rights) == Rights::Revoked {
+            return unknown_token();
+        }
+        InferError::new(ErrorKind::Forbidden, why)
     }
 }
 
@@ -69,15 +112,21 @@ impl Client {
 #[derive(Debug)]
 pub struct Tokens {
     /// `None`: no token is needed.
-    clients: Option<HashMap<[u8; 32], Client>>,
+    file: Option<PathBuf>,
+    clients: RwLock<HashMap<TokenDigest, Client>>,
+    everybody: Arc<RwLock<Rights>>,
     addresses: RandomState,
 }
+
+type TokenDigest = [u8; 32];
 
 impl Tokens {
     /// Lets everybody in.
     pub fn none() -> Tokens {
         Tokens {
-            clients: None,
+            file: None,
+            clients: RwLock::default(),
+            everybody: Client::server().rights,
             addresses: RandomState::new(),
         }
     }
@@ -85,37 +134,44 @@ impl Tokens {
     /// Reads a file.
     ///
     /// # Errors
-    /// The file cannot be read, or has no token.
+    /// The file cannot be read, has no token, or has one twice.
     pub fn read(path: &Path) -> Result<Tokens, String> {
-        let text = std::fs::read_to_string(path);
-        let text = text.map_err(|why| format!("{}: {why}", path.display()))?;
-        match Tokens::parse(&text) {
-            tokens if tokens.clients.as_ref().is_some_and(HashMap::is_empty) => {
-                Err(format!("{}: there is no token", path.display()))
-            }
-            tokens => Ok(tokens),
-        }
+        let tokens = Tokens {
+            file: Some(path.to_owned()),
+            ..Tokens::none()
+        };
+        tokens.reload()?;
+        Ok(tokens)
     }
 
-    fn parse(text: &str) -> Tokens {
-        let lines = text.lines().map(str::trim);
-        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let clients = lines.zip(0..).map(|(line, number)| {
-            let (token, models) = match line.split_once(char::is_whitespace) {
-                Some((token, models)) => (token, Some(models)),
-                None => (line, None),
+    /// Reads the file again. A token that is still there keeps its sequences and its counts; one
+    /// that is gone is refused, also on open connections.
+    ///
+    /// # Errors
+    /// As [`Tokens::read`]; nothing has changed then.
+    pub fn reload(&self) -> Result<(), String> {
+        let Some(path) = &self.file else {
+            return Ok(());
+        };
+        let found = std::fs::read_to_string(path).map_err(|why| why.to_string());
+        let found = found.and_then(|text| parse(&text));
+        let found = found.map_err(|why| format!("{}: {why}", path.display()))?;
+        let mut clients = write(&self.clients);
+        let mut before = std::mem::take(&mut *clients);
+        for (digest, rights) in found {
+            let client = match before.remove(&digest) {
+                Some(client) => {
+                    *write(&client.rights) = rights;
+                    client
+                }
+                None => Client::of_token(&digest, rights),
             };
-            let models = models.map(|models| {
-                let names = models.split(',').map(|name| name.trim().to_owned());
-                Arc::new(names.collect())
-            });
-            let id = ClientId(number);
-            (digest(token), Client { id, models })
-        });
-        Tokens {
-            clients: Some(clients.collect()),
-            addresses: RandomState::new(),
+            clients.insert(digest, client);
         }
+        for client in before.into_values() {
+            *write(&client.rights) = Rights::Revoked;
+        }
+        Ok(())
     }
 
     /// The client of a request.
@@ -123,26 +179,62 @@ impl Tokens {
     /// # Errors
     /// [`ErrorKind::Unauthenticated`].
     fn client(&self, token: Option<&str>, address: Option<IpAddr>) -> Result<Client, InferError> {
-        let Some(clients) = &self.clients else {
+        if self.file.is_none() {
             return Ok(Client {
                 id: ClientId(self.addresses.hash_one(address)),
-                models: None,
+                tenant: Tenant(None),
+                rights: Arc::clone(&self.everybody),
             });
-        };
+        }
         let token = token.ok_or_else(|| {
             InferError::new(
                 ErrorKind::Unauthenticated,
                 "a token is needed: send the header \"Authorization: Bearer TOKEN\"",
             )
         })?;
-        clients
-            .get(&digest(token))
-            .cloned()
-            .ok_or_else(|| InferError::new(ErrorKind::Unauthenticated, "the token is unknown"))
+        let found = read(&self.clients).get(&digest(token)).cloned();
+        found.ok_or_else(unknown_token)
     }
 }
 
-fn digest(token: &str) -> [u8; 32] {
+fn unknown_token() -> InferError {
+    InferError::new(ErrorKind::Unauthenticated, "the token is unknown")
+}
+
+fn parse(text: &str) -> Result<HashMap<TokenDigest, Rights>, String> {
+    let lines = text.lines().map(str::trim).zip(1..);
+    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    let mut tokens = HashMap::new();
+    for (line, number) in lines {
+        let (token, rights) = match line.split_once(char::is_whitespace) {
+            Some((token, models)) => {
+                let names = models.split(',').map(str::trim);
+                let names = names.filter(|name| !name.is_empty()).map(str::to_owned);
+                (token, Rights::Some(names.collect()))
+            }
+            None => (line, Rights::All),
+        };
+        if tokens.insert(digest(token), rights).is_some() {
+            return Err(format!(
+                "the token of line {number} is in another line, too; name all its models in one"
+            ));
+        }
+    }
+    if tokens.is_empty() {
+        return Err("there is no token".into());
+    }
+    Ok(tokens)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn digest(token: &str) -> TokenDigest {
     Sha256::digest(token).into()
 }
 
@@ -189,15 +281,22 @@ pub async fn authenticate(
 mod tests {
     use super::*;
 
+    fn tokens(text: &str) -> (Tokens, tempfile::TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tokens");
+        std::fs::write(&path, text).expect("written");
+        (Tokens::read(&path).expect("tokens"), folder)
+    }
+
     #[test]
     fn tokens_are_for_all_models_or_some() {
-        let tokens = Tokens::parse("# all\nfirst\n\n  second speech, tagger\n");
+        let (tokens, _folder) = tokens("# all\nfirst\n\n  second speech, tagger\n");
         let first = tokens.client(Some("first"), None).expect("known");
         let second = tokens.client(Some("second"), None).expect("known");
         assert!(first.may_use("any") && first.check_all_models().is_ok());
         assert!(second.may_use("speech") && second.may_use("tagger") && !second.may_use("any"));
         assert!(second.check_all_models().is_err());
-        assert_ne!(first.id, second.id);
+        assert_ne!((first.id, first.tenant), (second.id, second.tenant));
         for unknown in [None, Some(""), Some("firs"), Some("first "), Some("# all")] {
             let error = tokens.client(unknown, None).expect_err("refused");
             assert_eq!(error.kind, ErrorKind::Unauthenticated);
@@ -205,10 +304,41 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_each_address_is_a_client() {
+    fn a_file_without_tokens_or_with_one_twice_is_refused() {
+        for (text, says) in [("# none\n", "no token"), ("a x\nb\n\na y\n", "line 4")] {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_new_file_counts_for_clients_that_are_known() {
+        let (tokens, folder) = tokens("one\ntwo speech\ngone\n");
+        let client = |token: &str| tokens.client(Some(token), None);
+        let [one, two, gone] = ["one", "two", "gone"].map(|token| client(token).expect("known"));
+        let path = folder.path().join("tokens");
+        std::fs::write(&path, "new\ntwo tagger\none speech\n").expect("written");
+        tokens.reload().expect("tokens");
+        assert_eq!(client("one").expect("known").id, one.id, "in another line");
+        assert!(one.may_use("speech") && !one.may_use("tagger"));
+        assert!(two.may_use("tagger") && !two.may_use("speech"));
+        let refused = gone.check("speech").expect_err("refused").kind;
+        assert_eq!(refused, ErrorKind::Unauthenticated);
+        assert!(client("gone").is_err() && client("new").is_ok());
+
+        std::fs::write(&path, "\n").expect("written");
+        tokens.reload().expect_err("no token");
+        assert!(client("new").is_ok() && one.may_use("speech"), "as before");
+    }
+
+    #[test]
+    fn without_tokens_each_address_is_a_client_and_all_own_the_same() {
         let tokens = Tokens::none();
-        let client = |address: [u8; 4]| tokens.client(None, Some(address.into())).expect("open").id;
-        assert_eq!(client([127, 0, 0, 1]), client([127, 0, 0, 1]));
-        assert_ne!(client([127, 0, 0, 1]), client([127, 0, 0, 2]));
+        let client = |address: [u8; 4]| tokens.client(None, Some(address.into())).expect("open");
+        let [first, again] = [(); 2].map(|()| client([127, 0, 0, 1]));
+        let other = client([127, 0, 0, 2]);
+        assert_eq!(first.id, again.id);
+        assert_ne!(first.id, other.id);
+        assert_eq!(first.tenant, other.tenant);
     }
 }
