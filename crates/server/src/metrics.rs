@@ -1,6 +1,7 @@
 //! Metrics for Prometheus.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cellstream_network::PlanStats;
@@ -8,35 +9,47 @@ use cellstream_serve::engine::ModelStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::doors::Bodies;
+use crate::doors::{Bodies, Client};
 use crate::error::InferError;
 use crate::models::{LoadedModel, Models};
 use crate::networks::Network;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 struct ModelLabels {
     model: String,
     version: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
 struct FailureLabels {
     model: String,
     version: String,
     reason: &'static str,
 }
 
-type Histograms = Family<ModelLabels, Histogram, fn() -> Histogram>;
+/// Metrics by their labels. Clones share them.
+type ByLabels<L, M> = Arc<RwLock<BTreeMap<L, M>>>;
 
 /// Counts of requests.
+#[derive(Default)]
 pub struct Metrics {
-    latency: Histograms,
-    failures: Family<FailureLabels, Counter>,
+    latency: ByLabels<ModelLabels, Histogram>,
+    failures: ByLabels<FailureLabels, Counter>,
+}
+
+/// The metric of these labels.
+fn metric<L: Ord, M: Clone>(all: &ByLabels<L, M>, labels: L, new: impl FnOnce() -> M) -> M {
+    let found = all.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = found.get(&labels) {
+        return found.clone();
+    }
+    drop(found);
+    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
+    all.entry(labels).or_insert_with(new).clone()
 }
 
 /// Upper bounds in seconds.
@@ -46,22 +59,10 @@ fn histogram() -> Histogram {
     ])
 }
 
-impl Default for Metrics {
-    fn default() -> Metrics {
-        Metrics {
-            latency: Family::new_with_constructor(histogram),
-            failures: Family::default(),
-        }
-    }
-}
-
 impl Metrics {
     /// A request was answered.
     pub fn answered(&self, model: &LoadedModel, time: Duration) {
-        let labels = labels(model);
-        self.latency
-            .get_or_create(&labels)
-            .observe(time.as_secs_f64());
+        metric(&self.latency, labels(model), histogram).observe(time.as_secs_f64());
     }
 
     /// A request of a loaded model ended with an error.
@@ -81,10 +82,10 @@ impl Metrics {
             version,
             reason: error.kind.answer().name,
         };
-        self.failures.get_or_create(&labels).inc();
+        metric(&self.failures, labels, Counter::default).inc();
     }
 
-    /// The text of all metrics.
+    /// The text of the metrics that a client may see: those of its models and of the workers.
     ///
     /// # Errors
     /// None is known.
@@ -92,19 +93,15 @@ impl Metrics {
         &self,
         models: &Arc<Models>,
         bodies: &Arc<Bodies>,
+        client: &Client,
     ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("cellstream");
-        registry.register(
-            "request_seconds",
-            "Time from the receipt of a request to its answer",
-            self.latency.clone(),
-        );
-        registry.register(
-            "failed_requests",
-            "Requests that ended with an error",
-            self.failures.clone(),
-        );
-        registry.register_collector(Box::new(Engines(Arc::clone(models))));
+        registry.register_collector(Box::new(Visible {
+            latency: Arc::clone(&self.latency),
+            failures: Arc::clone(&self.failures),
+            models: Arc::clone(models),
+            client: client.clone(),
+        }));
         registry.register_collector(Box::new(Receiving(Arc::clone(bodies))));
         let mut text = String::new();
         text::encode(&mut text, &registry)?;
@@ -148,12 +145,44 @@ impl Collector for Receiving {
     }
 }
 
-/// The state of the engines at the time of the call.
-struct Engines(Arc<Models>);
+/// The metrics of a client's models, and the state of the engines at the time of the call.
+struct Visible {
+    latency: ByLabels<ModelLabels, Histogram>,
+    failures: ByLabels<FailureLabels, Counter>,
+    models: Arc<Models>,
+    client: Client,
+}
 
-impl std::fmt::Debug for Engines {
+impl std::fmt::Debug for Visible {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Engines")
+        f.write_str("Visible")
+    }
+}
+
+impl Visible {
+    /// The counts of requests. Those of models that were not found are of all clients.
+    fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let latency = self.latency.read();
+        let latency = latency.unwrap_or_else(PoisonError::into_inner);
+        let help = "Time from the receipt of a request to its answer";
+        let kind = histogram().metric_type();
+        let mut family = encoder.encode_descriptor("request_seconds", help, None, kind)?;
+        for (labels, value) in latency.iter() {
+            if self.client.may_use(&labels.model) {
+                value.encode(family.encode_family(labels)?)?;
+            }
+        }
+        let failures = self.failures.read();
+        let failures = failures.unwrap_or_else(PoisonError::into_inner);
+        let help = "Requests that ended with an error";
+        let kind = Counter::<u64>::default().metric_type();
+        let mut family = encoder.encode_descriptor("failed_requests", help, None, kind)?;
+        for (labels, value) in failures.iter() {
+            if self.client.may_use(&labels.model) {
+                value.encode(family.encode_family(labels)?)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -163,9 +192,11 @@ struct Value {
     value: f64,
 }
 
-impl Collector for Engines {
+impl Collector for Visible {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let models: Vec<(Arc<LoadedModel>, Option<ModelStats>)> = { self.0.all().into_iter() }
+        self.requests(&mut encoder)?;
+        let models: Vec<(Arc<LoadedModel>, Option<ModelStats>)> = { self.models.all().into_iter() }
+            .filter(|model| self.client.may_use(&model.name))
             .map(|model| {
                 let stats = model.model.as_ref().and_then(|model| model.stats());
                 (model, stats)
@@ -193,7 +224,7 @@ impl Collector for Engines {
         let of_stats =
             |value: fn(&ModelStats) -> u64| of_models(&|_, stats| Some(value(stats?) as f64));
         let (mut busy, mut alive) = (Vec::new(), Vec::new());
-        for (policy, engine) in self.0.running_engines() {
+        for (policy, engine) in self.models.running_engines() {
             let (stats, health) = (engine.stats(), engine.health());
             for (index, (worker, health)) in stats.workers.iter().zip(&health.workers).enumerate() {
                 let value = |value: f64| Value {

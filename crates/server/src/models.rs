@@ -16,7 +16,7 @@ use cellstream_serve::policy::PolicyKind;
 use crate::error::{ErrorKind, InferError};
 use crate::networks::{GraphHost, Network};
 use crate::repository::{ModelConfig, Repository};
-use crate::sequences::{SequenceLimits, Sequences};
+use crate::sequences::{SequenceKey, SequenceLimits, Sequences};
 use crate::statistics::Statistics;
 use crate::wire::SequenceId;
 
@@ -292,14 +292,14 @@ impl Models {
         &self,
         name: &str,
         version: &str,
-        sequence: Option<&SequenceId>,
+        sequence: Option<&SequenceKey>,
     ) -> Result<Arc<LoadedModel>, InferError> {
         let loaded = self.read();
         let versions = loaded
             .get(name)
             .ok_or_else(|| InferError::not_found(format!("model {name:?} is not loaded")))?;
-        if let Some(id) = sequence
-            && let Some(old) = versions.old.iter().find(|model| model.sequences.has(id))
+        if let Some(key) = sequence
+            && let Some(old) = { versions.old.iter() }.find(|model| model.sequences.has(key))
         {
             return Ok(Arc::clone(old));
         }

@@ -1,4 +1,4 @@
-//! Sequences whose states the server holds, by their ids.
+//! Sequences whose states the server holds, by their owners and ids.
 //!
 //! ```text
 //! sequence_start       opens a stream of the engine, from `h0` and `c0` if they are given
@@ -10,6 +10,9 @@
 //! keep their order, and those of others do not wait. The states change by all steps of a request
 //! or by none: otherwise (its deadline passes between two of its steps, or the server stops) the
 //! sequence ends.
+//!
+//! An id belongs to the token that started it. For all others it is an id like any that is not
+//! open.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 use cellstream_serve::engine::{self, Step, StepOptions, Stream};
 use cellstream_serve::scheduler::ClientId;
 
+use crate::doors::Tenant;
 use crate::error::{ErrorKind, InferError};
 use crate::networks::{Answer, Call, Part, StackNetwork, States, Wanted};
 use crate::wire::{InferRequest, SequenceId, SequenceStep};
@@ -35,17 +39,30 @@ pub struct Sequences {
     all: Mutex<Table>,
 }
 
+/// Names a sequence of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SequenceKey {
+    pub tenant: Tenant,
+    pub id: SequenceId,
+}
+
 #[derive(Default)]
 struct Table {
-    open: HashMap<SequenceId, Arc<Sequence>>,
+    open: HashMap<SequenceKey, Arc<Sequence>>,
     by_client: HashMap<ClientId, usize>,
-    /// Those that ended otherwise than by their last request, the oldest first.
-    ended: VecDeque<SequenceId>,
-    ends: HashMap<SequenceId, String>,
+    ended: HashMap<Tenant, Ended>,
     expired: u64,
 }
 
-/// Ends that are remembered.
+/// The sequences of a tenant that ended otherwise than by their last request.
+#[derive(Default)]
+struct Ended {
+    /// The oldest first.
+    ids: VecDeque<SequenceId>,
+    reasons: HashMap<SequenceId, String>,
+}
+
+/// Ends of a tenant that are remembered.
 const REMEMBERED: usize = 4096;
 
 struct Sequence {
@@ -65,8 +82,8 @@ struct Open {
 type Held = tokio::sync::OwnedMutexGuard<Open>;
 
 impl Table {
-    fn remove(&mut self, id: &SequenceId) -> Option<Arc<Sequence>> {
-        let removed = self.open.remove(id)?;
+    fn remove(&mut self, key: &SequenceKey) -> Option<Arc<Sequence>> {
+        let removed = self.open.remove(key)?;
         if let Some(count) = self.by_client.get_mut(&removed.client) {
             *count -= 1;
             if *count == 0 {
@@ -77,14 +94,19 @@ impl Table {
     }
 
     /// Remembers why a sequence has ended.
-    fn ended(&mut self, id: SequenceId, why: String) {
-        if self.ended.len() >= REMEMBERED
-            && let Some(oldest) = self.ended.pop_front()
+    fn ended(&mut self, key: SequenceKey, why: String) {
+        let ended = self.ended.entry(key.tenant).or_default();
+        if ended.ids.len() >= REMEMBERED
+            && let Some(oldest) = ended.ids.pop_front()
         {
-            self.ends.remove(&oldest);
+            ended.reasons.remove(&oldest);
         }
-        self.ended.push_back(id.clone());
-        self.ends.insert(id, why);
+        ended.ids.push_back(key.id.clone());
+        ended.reasons.insert(key.id, why);
+    }
+
+    fn reason(&self, key: &SequenceKey) -> Option<&String> {
+        self.ended.get(&key.tenant)?.reasons.get(&key.id)
     }
 }
 
@@ -112,17 +134,17 @@ impl Sequences {
     }
 
     /// Whether a sequence is open.
-    pub fn has(&self, id: &SequenceId) -> bool {
-        self.lock().open.contains_key(id)
+    pub fn has(&self, key: &SequenceKey) -> bool {
+        self.lock().open.contains_key(key)
     }
 
     /// Ends all sequences.
     pub fn end_all(&self, why: &str) {
         let mut table = self.lock();
-        let ids: Vec<SequenceId> = table.open.keys().cloned().collect();
-        for id in ids {
-            table.remove(&id);
-            table.ended(id, why.to_owned());
+        let keys: Vec<SequenceKey> = table.open.keys().cloned().collect();
+        for key in keys {
+            table.remove(&key);
+            table.ended(key, why.to_owned());
         }
     }
 
@@ -138,14 +160,14 @@ impl Sequences {
                 _ => false,
             }
         };
-        let ids: Vec<SequenceId> = { table.open.iter() }
+        let keys: Vec<SequenceKey> = { table.open.iter() }
             .filter(|(_, sequence)| ends(sequence))
-            .map(|(id, _)| id.clone())
+            .map(|(key, _)| key.clone())
             .collect();
-        for id in ids {
-            table.remove(&id);
+        for key in keys {
+            table.remove(&key);
             let seconds = idle.as_secs_f64();
-            table.ended(id, format!("no request came for {seconds} s"));
+            table.ended(key, format!("no request came for {seconds} s"));
             table.expired += 1;
         }
     }
@@ -169,35 +191,39 @@ impl Sequences {
                 "initial states are given with sequence_start; later steps go on from the server's",
             ));
         }
+        let key = SequenceKey {
+            tenant: call.tenant,
+            id: step.id.clone(),
+        };
         let (sequence, mut held) = match step.start {
             true => {
                 let states = initial.as_deref();
-                self.open(&step.id, call, || Ok(model.stream(network.cell(), states)?))?
+                self.open(&key, call, || Ok(model.stream(network.cell(), states)?))?
             }
             false => {
-                let sequence = self.find(&step.id)?;
+                let sequence = self.find(&key)?;
                 let held = Arc::clone(&sequence.stream).lock_owned().await;
                 (sequence, held)
             }
         };
         if held.is_partial {
             let why = "a client has gone amid the steps of a request";
-            self.end(&step.id, &mut held, why);
+            self.end(&key, &mut held, why);
         }
         let begun = Instant::now();
         let wants = Wanted::of(request);
         let mut answers = Answers::new(wants.output);
         let steps = xs.chunks_exact(network.features().max(1)).take(count);
-        let ran = self.steps(&step.id, &mut held, steps, call, &mut answers);
+        let ran = self.steps(&key, &mut held, steps, call, &mut answers);
         if let Err(error) = ran.await {
             let is_partial = answers.taken > 0 || (1..count).contains(&answers.added);
             if is_partial {
                 let why = format!("amid the steps of a request: {error}");
-                self.end(&step.id, &mut held, &why);
+                self.end(&key, &mut held, &why);
             } else if step.start {
                 // As if it had not begun.
                 held.stream = None;
-                self.lock().remove(&step.id);
+                self.lock().remove(&key);
             }
             return Err(error);
         }
@@ -210,7 +236,7 @@ impl Sequences {
         if step.end
             && let Some(stream) = held.stream.take()
         {
-            self.lock().remove(&step.id);
+            self.lock().remove(&key);
             stream.close().await?;
         }
         *lock(&sequence.last_used) = Instant::now();
@@ -225,7 +251,7 @@ impl Sequences {
     /// Adds the steps of a request and takes all their answers.
     async fn steps(
         &self,
-        id: &SequenceId,
+        key: &SequenceKey,
         held: &mut Held,
         steps: impl Iterator<Item = &[f32]>,
         call: &Call,
@@ -240,7 +266,7 @@ impl Sequences {
                 held.is_partial = true;
                 answers.take_one().await?;
             }
-            let ended = || self.end_error(id);
+            let ended = || self.end_error(key);
             let stream = held.stream.as_mut().ok_or_else(ended)?;
             answers.waiting.push_back(stream.push_with(x, options)?);
             answers.added += 1;
@@ -253,24 +279,25 @@ impl Sequences {
     }
 
     /// Ends a sequence that cannot go on.
-    fn end(&self, id: &SequenceId, held: &mut Held, why: &str) {
+    fn end(&self, key: &SequenceKey, held: &mut Held, why: &str) {
         held.stream = None;
         held.is_partial = false;
         let mut table = self.lock();
-        if table.remove(id).is_some() {
-            table.ended(id.clone(), why.to_owned());
+        if table.remove(key).is_some() {
+            table.ended(key.clone(), why.to_owned());
         }
     }
 
     /// Opens a sequence.
     fn open(
         &self,
-        id: &SequenceId,
+        key: &SequenceKey,
         call: &Call,
         stream: impl FnOnce() -> Result<Stream, InferError>,
     ) -> Result<(Arc<Sequence>, Held), InferError> {
         let mut table = self.lock();
-        if table.open.contains_key(id) {
+        if table.open.contains_key(key) {
+            let id = &key.id;
             return Err(InferError::new(
                 ErrorKind::Exists,
                 format!("sequence {id} is open; end it with sequence_end, or take another id"),
@@ -297,19 +324,22 @@ impl Sequences {
         let held = Arc::clone(&sequence.stream).try_lock_owned();
         let held = held.map_err(|why| InferError::new(ErrorKind::Internal, why))?;
         *table.by_client.entry(call.client).or_default() += 1;
-        table.ends.remove(id);
-        table.open.insert(id.clone(), Arc::clone(&sequence));
+        if let Some(ended) = table.ended.get_mut(&key.tenant) {
+            ended.reasons.remove(&key.id);
+        }
+        table.open.insert(key.clone(), Arc::clone(&sequence));
         Ok((sequence, held))
     }
 
-    fn find(&self, id: &SequenceId) -> Result<Arc<Sequence>, InferError> {
-        let found = self.lock().open.get(id).cloned();
-        found.ok_or_else(|| self.end_error(id))
+    fn find(&self, key: &SequenceKey) -> Result<Arc<Sequence>, InferError> {
+        let found = self.lock().open.get(key).cloned();
+        found.ok_or_else(|| self.end_error(key))
     }
 
     /// Why a sequence is not open.
-    fn end_error(&self, id: &SequenceId) -> InferError {
-        match self.lock().ends.get(id) {
+    fn end_error(&self, key: &SequenceKey) -> InferError {
+        let id = &key.id;
+        match self.lock().reason(key) {
             Some(why) => InferError::not_found(format!(
                 "sequence {id} has ended: {why}; begin again with sequence_start"
             )),

@@ -13,6 +13,7 @@ use crate::error::{ErrorKind, InferError};
 use crate::metrics::Metrics;
 use crate::models::{LoadedModel, Models};
 use crate::networks::{Answer, Call, Network};
+use crate::sequences::SequenceKey;
 use crate::statistics::RequestTimes;
 use crate::wire::{InferRequest, InferResponse, Tensor};
 
@@ -127,9 +128,11 @@ impl Service {
         self.unanswered.fetch_add(1, Ordering::AcqRel);
         let _unanswered = Unanswered(&self.unanswered);
         let sequence = request.options.sequence.as_ref();
-        let model = self
-            .models
-            .find(target.model, target.version, sequence.map(|step| &step.id));
+        let key = sequence.map(|step| SequenceKey {
+            tenant: target.client.tenant,
+            id: step.id.clone(),
+        });
+        let model = self.models.find(target.model, target.version, key.as_ref());
         let model = match model {
             Ok(model) => model,
             Err(error) => {
@@ -220,6 +223,7 @@ impl Service {
         {
             return Err(InferError::new(
                 ErrorKind::Late,
+            tenant: target.client.tenant,
                 "the request's deadline has passed",
             ));
         }

@@ -282,12 +282,14 @@ async fn unload(
     answered(&headers, unloaded.map(|()| Value::Null))
 }
 
-async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
-    match app
-        .service
-        .metrics
-        .text(&app.service.models, &app.service.bodies)
-    {
+async fn metrics(
+    State(app): State<App>,
+    Extension(client): Extension<Client>,
+    headers: HeaderMap,
+) -> Response {
+    let service = &app.service;
+    let text = (service.metrics).text(&service.models, &service.bodies, &client);
+    match text {
         Ok(text) => {
             const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(CONTENT_TYPE, TEXT)], text).into_response()

@@ -19,6 +19,7 @@ use cellstream_serve::engine::{self, Request, Response, SubmitError};
 use cellstream_serve::scheduler::{ClientId, Reason, Refused, Timing};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::doors::Tenant;
 use crate::error::{ErrorKind, InferError};
 use crate::repository::{Kind, ModelConfig};
 use crate::wire::{Datatype, InferRequest, Tensor};
@@ -104,6 +105,8 @@ pub struct Call {
     pub priority: u8,
     pub deadline: Option<Instant>,
     pub client: ClientId,
+    /// The owner of its sequence.
+    pub tenant: Tenant,
     /// Gets the parts of an answer as they are computed.
     pub parts: Option<UnboundedSender<Tensor>>,
 }
