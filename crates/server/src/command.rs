@@ -49,6 +49,9 @@ pub struct Arguments {
     /// Allow clients to load and unload models of the repository
     #[arg(long)]
     pub model_control: bool,
+    /// Do not be ready (503) while a model of the repository is missing because its load failed
+    #[arg(long)]
+    pub strict: bool,
     /// Batching policy of models whose config.toml names none
     #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::Cellular)]
     pub policy: PolicyKind,
@@ -129,6 +132,7 @@ impl Arguments {
             tokens: self.tokens.clone(),
             trusts_network: self.trust_network,
             model_control: self.model_control,
+            strict: self.strict,
             reloads_on_hangup: true,
             engine: EngineOptions {
                 policy: self.policy,

@@ -70,6 +70,7 @@ impl InProcess {
                 time: Duration::from_secs(10),
                 all_bytes: BODY,
             }),
+            false,
         ));
         service.loaded();
         let tokens = Arc::new(Tokens::none());

@@ -238,6 +238,13 @@ impl Collector for Visible {
                 alive.push(value(f64::from(u8::from(health.is_alive))));
             }
         }
+        let failed = self.models.failures().into_iter();
+        let failed = failed.filter(|failed| self.client.may_use(&failed.name));
+        let failed = failed.map(|failed| Value {
+            labels: vec![("model", failed.name)],
+            value: 1.0,
+        });
+        let failed = failed.collect();
         let mut gauges =
             |name, help, values| family(&mut encoder, name, help, values, ConstGauge::new);
         gauges(
@@ -265,6 +272,7 @@ impl Collector for Visible {
             "Bytes of these plans, apart from the constants of the file",
             of_plans(|plans| plans.bytes as f64),
         )?;
+        gauges("failed_loads", "Models whose last load has failed", failed)?;
         gauges("worker_alive", "Whether the worker runs", alive)?;
         let mut counters =
             |name, help, values| family(&mut encoder, name, help, values, ConstCounter::new);

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cellstream_serve::Engine;
 use cellstream_serve::engine::{self, EngineOptions, ModelOptions};
@@ -18,7 +18,9 @@ use crate::networks::{GraphHost, Network};
 use crate::repository::{ModelConfig, Repository};
 use crate::sequences::{SequenceKey, SequenceLimits, Sequences};
 use crate::statistics::Statistics;
-use crate::wire::SequenceId;
+
+/// When a client should ask again for a model that is being loaded.
+const LOADING: Duration = Duration::from_secs(1);
 
 /// A version of a model that is loaded.
 pub struct LoadedModel {
@@ -49,7 +51,9 @@ pub struct IndexEntry {
     /// Empty: none is loaded.
     pub version: String,
     pub is_ready: bool,
-    /// Why it is not ready.
+    /// Whether it is loaded now, or soon, and none of its versions is ready.
+    pub is_loading: bool,
+    /// Why it is not ready; of one that is ready, why its last load has failed.
     pub reason: String,
 }
 
@@ -58,6 +62,8 @@ impl IndexEntry {
     pub fn state(&self) -> &'static str {
         if self.is_ready {
             "READY"
+        } else if self.is_loading {
+            "LOADING"
         } else {
             "UNAVAILABLE"
         }
@@ -83,6 +89,17 @@ struct Versions {
     old: Vec<Arc<LoadedModel>>,
     /// Why the last load has failed.
     failure: String,
+    /// A load is under way, or soon.
+    is_loading: bool,
+}
+
+/// A model whose last load has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedModel {
+    pub name: String,
+    pub why: String,
+    /// Whether a version of an earlier load is served.
+    pub is_served: bool,
 }
 
 impl Models {
@@ -95,6 +112,20 @@ impl Models {
             loaded: RwLock::default(),
             changing: Mutex::default(),
         }
+    }
+
+    /// Announces the loads of all models of the repository: until its load has ended, a model is
+    /// unavailable instead of unknown.
+    ///
+    /// # Errors
+    /// The repository cannot be read.
+    pub fn announce_all(&self) -> Result<(), InferError> {
+        let names = self.names()?;
+        let mut all = self.write();
+        for name in names {
+            all.entry(name).or_default().is_loading = true;
+        }
+        Ok(())
     }
 
     /// Loads all models of the repository. Those that cannot be loaded are in the index, with the
@@ -126,6 +157,9 @@ impl Models {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = self.load_versions(name);
         let mut all = self.write();
+        if let Some(versions) = all.get_mut(name) {
+            versions.is_loading = false;
+        }
         match loaded {
             Ok(current) => {
                 let versions = all.entry(name.to_owned()).or_default();
@@ -141,8 +175,12 @@ impl Models {
                 // Clients do not learn paths.
                 let message = self.repository.without_paths(&error.message);
                 let error = InferError { message, ..error };
-                if error.kind != ErrorKind::NotFound {
-                    all.entry(name.to_owned()).or_default().failure = error.message.clone();
+                let is_gone = error.kind == ErrorKind::NotFound;
+                let versions = all.entry(name.to_owned()).or_default();
+                if !is_gone {
+                    versions.failure = error.message.clone();
+                } else if versions.current.is_empty() && versions.old.is_empty() {
+                    all.remove(name);
                 }
                 Err(error)
             }
@@ -154,6 +192,7 @@ impl Models {
         let entry = entry.ok_or_else(|| {
             InferError::not_found(format!("the repository has no model {name:?}"))
         })?;
+        self.write().entry(name.to_owned()).or_default().is_loading = true;
         let mut versions: BTreeMap<u64, Arc<LoadedModel>> = BTreeMap::new();
         for (version, path) in entry.versions {
             match self.load_version(name, version, &path, &entry.config) {
@@ -287,7 +326,7 @@ impl Models {
     /// a replaced version goes on there.
     ///
     /// # Errors
-    /// It is not loaded.
+    /// It is not loaded, or not yet.
     pub fn find(
         &self,
         name: &str,
@@ -310,17 +349,37 @@ impl Models {
                 .ok()
                 .and_then(|v: u64| versions.current.get(&v)),
         };
-        found
-            .cloned()
-            .ok_or_else(|| match versions.current.is_empty() {
-                true => InferError::not_found(format!(
-                    "model {name:?} is not loaded: {}",
-                    versions.failure
-                )),
-                false => {
-                    InferError::not_found(format!("model {name:?} has no version {version:?}"))
-                }
-            })
+        found.cloned().ok_or_else(|| {
+            if !versions.current.is_empty() {
+                InferError::not_found(format!("model {name:?} has no version {version:?}"))
+            } else if versions.is_loading {
+                let mut error = InferError::new(
+                    ErrorKind::Unavailable,
+                    format!("model {name:?} is being loaded; try again later"),
+                );
+                error.retry_after = Some(LOADING);
+                error
+            } else {
+                let why = &versions.failure;
+                InferError::not_found(format!("model {name:?} is not loaded: {why}"))
+            }
+        })
+    }
+
+    /// The models whose last load has failed, by name.
+    pub fn failures(&self) -> Vec<FailedModel> {
+        let loaded = self.read();
+        let failed = loaded
+            .iter()
+            .filter(|(_, versions)| !versions.failure.is_empty());
+        let failed = failed.map(|(name, versions)| FailedModel {
+            name: name.clone(),
+            why: versions.failure.clone(),
+            is_served: !versions.current.is_empty(),
+        });
+        let mut failed: Vec<FailedModel> = failed.collect();
+        failed.sort_by(|a, b| a.name.cmp(&b.name));
+        failed
     }
 
     /// All loaded versions, by name and version.
@@ -361,17 +420,20 @@ impl Models {
                 name: name.clone(),
                 version: version.to_string(),
                 is_ready: true,
-                reason: String::new(),
+                is_loading: false,
+                reason: versions.failure.clone(),
             }));
             if versions.current.is_empty() {
-                let reason = match versions.failure.is_empty() {
-                    true => "unloaded".to_owned(),
-                    false => versions.failure.clone(),
+                let reason = match (versions.is_loading, versions.failure.is_empty()) {
+                    (true, _) => "loading".to_owned(),
+                    (false, true) => "unloaded".to_owned(),
+                    (false, false) => versions.failure.clone(),
                 };
                 entries.push(IndexEntry {
                     name,
                     version: String::new(),
                     is_ready: false,
+                    is_loading: versions.is_loading,
                     reason,
                 });
             }

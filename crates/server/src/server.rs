@@ -41,6 +41,8 @@ pub struct ServerOptions {
     pub trusts_network: bool,
     /// Allows clients to load and unload models of the repository.
     pub model_control: bool,
+    /// The server is not ready while a model of the repository is missing because its load failed.
+    pub strict: bool,
     /// On Unix, the signal SIGHUP does what [`Server::reload`] does. Otherwise it ends the process.
     pub reloads_on_hangup: bool,
     /// The engine of each policy, its limits included.
@@ -81,6 +83,7 @@ impl Default for ServerOptions {
             tokens: None,
             trusts_network: false,
             model_control: false,
+            strict: false,
             reloads_on_hangup: false,
             engine: EngineOptions::default(),
             body_bytes: 64 << 20,
@@ -274,6 +277,9 @@ impl Server {
         let (http_listener, http) = bind(options.http)?;
         let (grpc_listener, grpc) = bind(options.grpc)?;
         let models = Arc::new(Models::new(repository, options.engine.clone()));
+        models
+            .announce_all()
+            .map_err(|why| ServerError::Repository(why.to_string()))?;
         let service = Arc::new(Service::new(
             Arc::clone(&models),
             Bodies::new(BodyLimits {
@@ -281,6 +287,7 @@ impl Server {
                 time: options.body_time,
                 all_bytes: options.bodies_bytes,
             }),
+            options.strict,
         ));
         let http_router = http::router(
             Arc::clone(&service),

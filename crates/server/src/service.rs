@@ -11,7 +11,7 @@ use tracing::{Instrument, info_span};
 use crate::doors::{Bodies, Client, SPANS};
 use crate::error::{ErrorKind, InferError};
 use crate::metrics::Metrics;
-use crate::models::{LoadedModel, Models};
+use crate::models::{FailedModel, LoadedModel, Models};
 use crate::networks::{Answer, Call, Network};
 use crate::sequences::SequenceKey;
 use crate::statistics::RequestTimes;
@@ -33,6 +33,8 @@ pub struct Service {
     pub models: Arc<Models>,
     pub bodies: Arc<Bodies>,
     pub metrics: Metrics,
+    /// Whether the server is ready only if no model is missing.
+    is_strict: bool,
     loaded: AtomicBool,
     draining: AtomicBool,
     unanswered: AtomicU64,
@@ -62,11 +64,13 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Service {
-    pub fn new(models: Arc<Models>, bodies: Bodies) -> Service {
+    /// `is_strict`: not ready while a model of the repository is missing because its load failed.
+    pub fn new(models: Arc<Models>, bodies: Bodies, is_strict: bool) -> Service {
         Service {
             models,
             bodies: Arc::new(bodies),
             metrics: Metrics::default(),
+            is_strict,
             loaded: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             unanswered: AtomicU64::new(0),
@@ -94,7 +98,12 @@ impl Service {
 
     /// Whether the server takes requests.
     pub fn is_ready(&self) -> bool {
-        self.loaded.load(Ordering::Acquire) && !self.is_draining() && self.has_live_workers()
+        let is_missing = |failed: &FailedModel| !failed.is_served;
+        let misses = || self.is_strict && self.models.failures().iter().any(is_missing);
+        self.loaded.load(Ordering::Acquire)
+            && !self.is_draining()
+            && self.has_live_workers()
+            && !misses()
     }
 
     /// Whether all workers live.
@@ -108,7 +117,7 @@ impl Service {
     /// The version of a model.
     ///
     /// # Errors
-    /// It is not loaded.
+    /// It is not loaded, or not yet.
     pub fn model(&self, name: &str, version: &str) -> Result<Arc<LoadedModel>, InferError> {
         self.models.find(name, version, None)
     }
@@ -214,6 +223,7 @@ impl Service {
                 .flatten()
                 .min(),
             client: target.client.id,
+            tenant: target.client.tenant,
             parts,
         };
         // Before any work on it.
@@ -223,7 +233,6 @@ impl Service {
         {
             return Err(InferError::new(
                 ErrorKind::Late,
-            tenant: target.client.tenant,
                 "the request's deadline has passed",
             ));
         }

@@ -52,6 +52,12 @@ pub async fn status(State(app): State<App>, Extension(client): Extension<Client>
             })
         });
     let models: Vec<Value> = models.collect();
+    let failed = service.models.failures().into_iter();
+    let failed = failed.filter(|failed| client.may_use(&failed.name));
+    let failed = failed.map(|failed| {
+        json!({ "name": failed.name, "reason": failed.why, "is_served": failed.is_served })
+    });
+    let failed: Vec<Value> = failed.collect();
     let workers = service
         .models
         .running_engines()
@@ -73,6 +79,7 @@ pub async fn status(State(app): State<App>, Extension(client): Extension<Client>
         "ready": service.is_ready(),
         "draining": service.is_draining(),
         "models": models,
+        "failed_models": failed,
         "workers": workers,
     }))
     .into_response()

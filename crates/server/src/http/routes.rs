@@ -146,10 +146,13 @@ async fn model_ready(
     path: ModelPath,
     Extension(client): Extension<Client>,
 ) -> StatusCode {
-    let model = app.service.model(&path.model, &path.version);
-    match client.may_use(&path.model) && model.is_ok() && app.service.is_ready() {
-        true => StatusCode::OK,
-        false => StatusCode::BAD_REQUEST,
+    if !client.may_use(&path.model) {
+        return StatusCode::BAD_REQUEST;
+    }
+    match app.service.model(&path.model, &path.version) {
+        Ok(_) if app.service.is_ready() => StatusCode::OK,
+        Err(error) if error.kind == ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
     }
 }
 
