@@ -12,6 +12,7 @@
 //! models.rs      loaded models by name and version; an engine for each policy
 //! networks/      kinds of networks: tensors as requests of the engine
 //! repository/    the folder of models and their configurations
+//! warm_up.rs     requests that a model must answer before it is ready
 //! statistics.rs, recent.rs, metrics.rs
 //! server.rs      starts and stops all of it
 //! otlp.rs        spans to an OpenTelemetry collector
@@ -42,6 +43,7 @@ mod sequences;
 mod server;
 mod service;
 mod statistics;
+mod warm_up;
 mod wire;
 
 pub use server::{ModelFailure, ServedModel, Server, ServerError, ServerOptions, TlsFiles};

@@ -18,6 +18,7 @@ use crate::networks::{GraphHost, Network};
 use crate::repository::{ModelConfig, Repository};
 use crate::sequences::{SequenceKey, SequenceLimits, Sequences};
 use crate::statistics::Statistics;
+use crate::warm_up;
 
 /// When a client should ask again for a model that is being loaded.
 const LOADING: Duration = Duration::from_secs(1);
@@ -214,7 +215,7 @@ impl Models {
         path: &Path,
         config: &ModelConfig,
     ) -> Result<LoadedModel, String> {
-        let prepared = Network::load(path, config, name, &self.graphs)?;
+        let mut prepared = Network::load(path, config, name, &self.graphs)?;
         let options = ModelOptions {
             name: format!("{name}/{version}"),
             weight: config.weight,
@@ -225,6 +226,13 @@ impl Models {
             None => None,
             Some(cells) => Some(self.add(cells, config, &options)?),
         };
+        let ran = warm_up::run(&mut prepared.network, model.as_ref(), config, name);
+        if let Err(why) = ran {
+            if let Some(model) = model {
+                model.remove();
+            }
+            return Err(why);
+        }
         tracing::info!(model = name, version, "loaded");
         Ok(LoadedModel {
             name: name.to_owned(),

@@ -64,6 +64,8 @@ impl GraphHost {
 /// See the [module](self).
 pub struct GraphNetwork {
     pub interface: Interface,
+    /// Whether the file says the number of axes of each input.
+    pub has_all_ranks: bool,
     graph: Arc<network::Network>,
     /// Those of each request.
     nodes: usize,
@@ -92,8 +94,8 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
         graph.use_plan(Some(plan)).map_err(|why| why.to_string())?;
     }
     let interface = Interface {
-        inputs: graph.inputs().iter().map(port).collect(),
-        outputs: graph.outputs().iter().map(port).collect(),
+        inputs: ports("input", graph.inputs())?,
+        outputs: ports("output", graph.outputs())?,
         max_batch: 0,
         is_streaming: false,
         has_states: false,
@@ -101,6 +103,7 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
     Ok(Prepared {
         network: Network::Graph(GraphNetwork {
             interface,
+            has_all_ranks: graph.inputs().iter().all(|port| port.shape.is_some()),
             nodes: graph.nodes(),
             graph: Arc::new(graph),
             admission: Admission::new(config.limits.limits(), LimitOf::Model),
@@ -110,6 +113,20 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
         }),
         cells: None,
     })
+}
+
+/// # Errors
+/// An input or an output has a type that no tensor of a request has.
+fn ports(kind: &str, of: &[NetworkPort]) -> Result<Vec<Port>, String> {
+    let ports = of.iter().map(|of| match &of.unsupported_type {
+        Some(found) => Err(format!(
+            "{kind} {:?} has elements of the type {found}, which graphs here do not take; convert \
+             it in the graph (Cast), and give it another type there",
+            of.name
+        )),
+        None => Ok(port(of)),
+    });
+    ports.collect()
 }
 
 fn port(of: &NetworkPort) -> Port {
@@ -199,6 +216,16 @@ fn ended(_: AcquireError) -> InferError {
 }
 
 impl GraphNetwork {
+    /// See [`Network::learn`].
+    pub fn learn(&mut self, outputs: &[Tensor]) {
+        for port in &mut self.interface.outputs {
+            let answered = outputs.iter().find(|output| output.name == port.name);
+            if let Some(answered) = answered {
+                port.datatype = answered.data.datatype();
+            }
+        }
+    }
+
     /// The plans for shapes of inputs.
     pub fn plans(&self) -> PlanStats {
         self.graph.plan_stats()

@@ -19,10 +19,10 @@ use cellstream_serve::engine::{self, Request, Response, SubmitError};
 use cellstream_serve::scheduler::{ClientId, Reason, Refused, Timing};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::doors::Tenant;
+use crate::doors::{Client, Tenant};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::{Kind, ModelConfig};
-use crate::wire::{Datatype, InferRequest, Tensor};
+use crate::wire::{Data, Datatype, InferRequest, RequestOptions, Tensor};
 pub use graph::{GraphHost, GraphNetwork};
 pub use seq2seq::Seq2SeqNetwork;
 pub use stack::{Part, StackNetwork, States, Wanted};
@@ -122,6 +122,17 @@ pub struct Answer {
 }
 
 impl Call {
+    /// A request of the usual priority, without a deadline.
+    pub fn of_client(client: &Client) -> Call {
+        Call {
+            priority: RequestOptions::default().engine_priority(),
+            deadline: None,
+            client: client.id,
+            tenant: client.tenant,
+            parts: None,
+        }
+    }
+
     fn request(&self, graph: Graph) -> Request {
         let request = Request::new(graph)
             .priority(self.priority)
@@ -168,6 +179,31 @@ impl Network {
             Network::Seq2Seq(network) => &network.interface,
             Network::Tree(network) => &network.interface,
             Network::Graph(network) => &network.interface,
+        }
+    }
+
+    /// Whether the number of axes of each input is known.
+    pub fn has_all_ranks(&self) -> bool {
+        match self {
+            Network::Graph(network) => network.has_all_ranks,
+            _ => true,
+        }
+    }
+
+    /// Elements that an input may have where zeros would be refused.
+    pub fn usual_elements(&self, input: &str, count: usize) -> Option<Data> {
+        match self {
+            Network::Stack(network) => network.usual_elements(input, count),
+            Network::Seq2Seq(network) => network.usual_elements(input, count),
+            Network::Tree(network) => network.usual_elements(input, count),
+            Network::Graph(_) => None,
+        }
+    }
+
+    /// Takes the types of outputs whose types the file does not say from those of an answer.
+    pub fn learn(&mut self, outputs: &[Tensor]) {
+        if let Network::Graph(network) = self {
+            network.learn(outputs);
         }
     }
 

@@ -163,6 +163,12 @@ fn encoder(
 }
 
 impl Seq2SeqNetwork {
+    /// See [`Network::usual_elements`].
+    pub fn usual_elements(&self, input: &str, count: usize) -> Option<Data> {
+        let first = self.source_symbols.as_ref()?.first()?;
+        (input == SOURCE).then(|| Data::Bytes(vec![first.clone(); count]))
+    }
+
     /// Computes a request.
     ///
     /// # Errors

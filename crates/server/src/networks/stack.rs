@@ -172,6 +172,11 @@ fn interface(of: Signature, max_batch: usize, has_states: bool) -> Interface {
 }
 
 impl StackNetwork {
+    /// See [`Network::usual_elements`].
+    pub fn usual_elements(&self, input: &str, count: usize) -> Option<Data> {
+        (input == LENGTHS).then(|| Data::I64(vec![1; count]))
+    }
+
     /// The cell of a stream.
     pub fn cell(&self) -> CellId {
         self.stack.cell()

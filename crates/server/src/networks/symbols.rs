@@ -41,6 +41,10 @@ impl Symbols {
         }
     }
 
+    pub fn first(&self) -> Option<&Bytes> {
+        self.names.first()
+    }
+
     pub fn len(&self) -> usize {
         self.names.len()
     }

@@ -110,6 +110,12 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
 }
 
 impl TreeNetwork {
+    /// See [`Network::usual_elements`].
+    pub fn usual_elements(&self, input: &str, count: usize) -> Option<Data> {
+        // Each word is the head of the next one.
+        (input == HEADS).then(|| Data::I64((0..).take(count).collect()))
+    }
+
     /// Computes a request.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! `config.toml` of a model.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct ModelConfig {
     /// The names of the entries that are set, such as `weight` and `limits.bytes`.
     #[serde(skip)]
     pub given: Vec<String>,
+    /// Requests that are run before the model is ready.
+    pub warm_up: Vec<WarmUpConfig>,
 }
 
 impl Default for ModelConfig {
@@ -63,6 +66,7 @@ impl Default for ModelConfig {
             seq2seq: None,
             tree: None,
             given: Vec::new(),
+            warm_up: Vec::new(),
         }
     }
 }
@@ -253,6 +257,18 @@ pub struct TreeConfig {
     pub prefix: String,
     /// The table of words `[words, E]`; requests have features of words if it is not set.
     pub embedding: Option<String>,
+}
+
+/// A request that is run before the model is ready.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WarmUpConfig {
+    /// The shapes of inputs by their names, the axis of the batch included. An input whose axes all
+    /// have a size needs none.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// The elements of inputs by their names: one value for all, or a list. Usually zeros; the first
+    /// symbol of a source of names, the heads of a tree without branches.
+    pub values: BTreeMap<String, serde_json::Value>,
 }
 
 fn parsed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>

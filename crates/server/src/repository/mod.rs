@@ -13,7 +13,7 @@ mod config;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub use config::{Kind, ModelConfig, Seq2SeqConfig};
+pub use config::{Kind, ModelConfig, Seq2SeqConfig, WarmUpConfig};
 
 /// Why a repository or a model's entry cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -85,6 +85,18 @@ macro_rules! datatypes {
                 }
             }
 
+            /// These elements again and again, until there are so many.
+            pub fn repeated(&self, count: usize) -> Data {
+                match self {
+                    $(Data::$variant(values) => {
+                        Data::$variant(values.iter().copied().cycle().take(count).collect())
+                    })*
+                    Data::Bytes(values) => {
+                        Data::Bytes(values.iter().cloned().cycle().take(count).collect())
+                    }
+                }
+            }
+
             /// Reads little-endian elements; `None`: the length is not that of whole elements.
             pub fn from_raw(datatype: Datatype, raw: &[u8]) -> Option<Data> {
                 match datatype {
