@@ -20,6 +20,7 @@ FEATURES, HIDDEN = 5, 7
 class Addresses(NamedTuple):
     http: str
     grpc: str
+    pid: int
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -58,21 +59,23 @@ def lstm() -> Lstm:
 
 
 @contextmanager
-def serving(repository: Path, *options: str) -> Iterator[Addresses]:
-    """Runs the program; at the end it must stop with all requests answered."""
-    program = os.environ.get("CELLSTREAM", str(ROOT / "target" / "debug" / "cellstream"))
+def serving(repository: Path, *options: str, folder: Path | None = None) -> Iterator[Addresses]:
+    """Runs the program in a folder; at the end it must stop with all requests answered."""
+    program = str(Path(os.environ.get("CELLSTREAM", ROOT / "target" / "debug" / "cellstream")).absolute())
     command = [program, "serve", str(repository), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *options]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
     assert running.stdout is not None
     for line in running.stdout:
         # http://127.0.0.1:40000 (gRPC 127.0.0.1:40001)
-        if line.startswith("http://"):
-            http, grpc = line.strip().removeprefix("http://").rstrip(")").split(" (gRPC ")
+        if line.startswith(("http://", "https://")):
+            http, grpc = line.strip().partition("://")[2].rstrip(")").split(" (gRPC ")
             break
     else:
         raise AssertionError("the server has not started")
-    yield Addresses(http, grpc)
-    running.terminate()
+    try:
+        yield Addresses(http, grpc, running.pid)
+    finally:
+        running.terminate()
     assert running.wait(60) == 0, "all requests and sequences had ended"
 
 

@@ -68,3 +68,16 @@ def test_it_asks_for_a_token_and_says_when_the_server_has_gone(page: Page, repos
         expect(page.locator("#login")).to_be_hidden()
         expect(page.locator("#models tr")).to_have_count(3)
     expect(page.locator("#state")).to_have_text("the server does not answer")
+
+
+def test_it_shows_models_that_failed(page: Page, repository: Path, tmp_path: Path) -> None:
+    for name in ("lstm", "broken"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lstm" / "1").symlink_to(repository / "lstm" / "1")
+    (tmp_path / "broken" / "1").mkdir()
+    (tmp_path / "broken" / "1" / "model.safetensors").write_text("no model")
+    with serving(tmp_path) as server:
+        page.goto(f"http://{server.http}/")
+        expect(page.locator("#models tr")).to_have_count(1)
+        expect(page.locator("#failures tr", has_text="broken")).to_have_count(1)
+        expect(page.locator("#failed")).to_be_visible()
