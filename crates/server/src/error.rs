@@ -73,7 +73,8 @@ kinds! {
     Unsupported, "unsupported", 501, Unimplemented,
         "a part of the protocol that is not there: shared memory, classification, traces, settings \
          of logs";
-    Unavailable, "unavailable", 503, Unavailable, "the server or the model is being stopped; the model is being loaded (`Retry-After`)";
+    Unavailable, "unavailable", 503, Unavailable,
+        "the server or the model is being stopped; the model is being loaded (`Retry-After`)";
     Late, "late", 504, DeadlineExceeded,
         "`timeout` (microseconds) or `grpc-timeout` has passed; no work begins after it";
 }
