@@ -102,66 +102,59 @@ fn an_unchecked_operator_runs_on_request_alone() {
     assert_eq!(floats(&network, &[("x", &x)]).unwrap(), [0.5]);
 }
 
-/// Operators with indices `i` into `x`, which is `[2, 3]`: name, attributes, the shapes of the
-/// indices and of updates, the length of the axis that the first index is of.
-fn indexed() -> Vec<(
-    &'static str,
-    Vec<AttributeProto>,
-    Vec<usize>,
-    Option<Vec<usize>>,
-    i64,
-)> {
+/// An operator with indices `i` into `x`, which is `[2, 3]`.
+struct Indexed {
+    operator: &'static str,
+    attribute: Option<AttributeProto>,
+    indices: &'static [usize],
+    updates: Option<&'static [usize]>,
+    /// Of the axis that the first index is of.
+    length: i64,
+}
+
+fn indexed() -> Vec<Indexed> {
+    let of = |operator, attribute, indices, updates, length| Indexed {
+        operator,
+        attribute,
+        indices,
+        updates,
+        length,
+    };
+    let axis = |axis| Some(integer("axis", axis));
     vec![
-        ("Gather", vec![integer("axis", 0)], vec![1], None, 2),
-        ("Gather", vec![integer("axis", 1)], vec![1], None, 3),
-        ("Gather", vec![integer("axis", -1)], vec![1, 1], None, 3),
-        (
-            "GatherElements",
-            vec![integer("axis", 1)],
-            vec![2, 1],
-            None,
-            3,
-        ),
-        (
-            "GatherElements",
-            vec![integer("axis", 0)],
-            vec![1, 3],
-            None,
-            2,
-        ),
-        ("GatherND", vec![], vec![1, 2], None, 2),
-        ("GatherND", vec![], vec![1, 1], None, 2),
-        (
-            "GatherND",
-            vec![integer("batch_dims", 1)],
-            vec![2, 1],
-            None,
-            3,
-        ),
-        (
-            "ScatterElements",
-            vec![integer("axis", 1)],
-            vec![1, 1],
-            Some(vec![1, 1]),
-            3,
-        ),
-        ("ScatterND", vec![], vec![1, 2], Some(vec![1]), 2),
-        ("ScatterND", vec![], vec![1, 1], Some(vec![1, 3]), 2),
+        of("Gather", axis(0), &[1], None, 2),
+        of("Gather", axis(1), &[1], None, 3),
+        of("Gather", axis(-1), &[1, 1], None, 3),
+        of("GatherElements", axis(1), &[2, 1], None, 3),
+        of("GatherElements", axis(0), &[1, 3], None, 2),
+        of("GatherND", None, &[1, 2], None, 2),
+        of("GatherND", None, &[1, 1], None, 2),
+        of("GatherND", Some(integer("batch_dims", 1)), &[2, 1], None, 3),
+        of("ScatterElements", axis(1), &[1, 1], Some(&[1, 1]), 3),
+        of("ScatterND", None, &[1, 2], Some(&[1]), 2),
+        of("ScatterND", None, &[1, 1], Some(&[1, 3]), 2),
     ]
 }
 
 #[test]
 fn an_index_out_of_range_is_an_error() {
     let x = Tensor::new(&[2, 3], (0..6).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
-    for (operator, attribute, shape, updates, length) in indexed() {
+    for case in indexed() {
+        let Indexed {
+            operator,
+            attribute,
+            indices: shape,
+            updates,
+            length,
+        } = case;
         let count: usize = shape.iter().product();
         let node_of = |inputs: &[&str]| NodeProto {
-            attribute: attribute.clone(),
+            attribute: attribute.clone().into_iter().collect(),
             ..node(operator, inputs, "y")
         };
         let updates = updates.map(|shape| {
             let count = shape.iter().product();
-            constant("u", &shape, &vec![9.0; count])
+            constant("u", shape, &vec![9.0; count])
         });
         let updates: Vec<TensorProto> = updates.into_iter().collect();
         let names: &[&str] = if updates.is_empty() {
@@ -178,7 +171,7 @@ fn an_index_out_of_range_is_an_error() {
         let run = |first: i64| {
             let mut values = vec![0; count];
             values[0] = first;
-            let indices = Tensor::new(&shape, values).unwrap();
+            let indices = Tensor::new(shape, values).unwrap();
             floats(&network, &[("x", &x), ("i", &indices)])
         };
         let last = run(length - 1).unwrap();
@@ -203,7 +196,7 @@ fn an_index_out_of_range_is_an_error() {
             let mut values = vec![0; count];
             values[0] = wrong;
             let mut constants = updates.clone();
-            constants.push(integers("i", &shape, &values));
+            constants.push(integers("i", shape, &values));
             let network = open(&file(node_of(names), &[("x", 1)], constants)).unwrap();
             let refused = floats(&network, &[("x", &x)]).unwrap_err().to_string();
             assert!(!refused.contains("panicked"), "{refused}");
