@@ -23,7 +23,7 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 ///
 /// An ONNX file may be any graph: its recurrent and dense layers run here, all else on tract. The
 /// names are the graph's own, and arrays have the types that it declares. For files of tensors
-/// (.safetensors, .pt and its like) the inputs are input [steps, batch, features], lengths [batch], h0 and c0
+/// (.safetensors, .pt, …) the inputs are input [steps, batch, features], lengths [batch], h0 and c0
 /// [layers*directions, batch, size]; only input is required. The outputs are output, hn and cn
 /// (shapes and meanings as in PyTorch). Omitted states are zero, also if only one of h0 and c0 is
 /// omitted. If one output cannot be written, none is.
