@@ -308,7 +308,7 @@ class Soak:
             for at in range(sent, len(message)):
                 writer.write(message[at : at + 1])
                 await asyncio.sleep(0.5 if at < len(message) - 8 else 0.1)
-                if reader.at_eof():
+                if reader.at_eof() or writer.is_closing():
                     break
             await asyncio.wait_for(reader.read(10), 5)
             self.counts["slow"] += 1
