@@ -349,22 +349,6 @@ impl Network {
 
     /// Runs inputs whose plan failed, with a plan that the values of all small integers are part of:
     /// they may decide on sizes that were open. `None`: that fails, too.
-    fn run_by_values(&self, values: &[&Tensor]) -> Option<Vec<Tensor>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if plans.by_values || plans.tries_by_values == MAX_PLANS_OF_VALUES {
-            return None;
-        }
-        plans.tries_by_values += 1;
-        let known = known_of(values, |_| true);
-        let plan = Arc::new(self.prepare(&known).ok()?);
-        let ran = run_plan(&plan, values).ok()?;
-        plans.by_values = true;
-        plans.kept = vec![(known, plan)];
-        Some(ran)
-    }
-
-    /// Runs inputs whose plan failed, with a plan that the values of all small integers are part of:
-    /// they may decide on sizes that were open. `None`: that fails, too.
     fn run_by_values(
         &self,
         failed: &Plan,

@@ -116,6 +116,7 @@ pub fn attempt(model: &Path, clip_output: bool, shapes: &[NamedShape]) -> Tried 
             threads: None,
             precision: None,
             clip_output,
+            unchecked: false,
         };
         let tried = match open(source, None) {
             Ok(network) => Tried::Ran(network.attempt(&shapes)),

@@ -125,6 +125,7 @@ fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
         precision,
         clips_outputs: clip_output,
         unchecked,
+        ..NetworkOptions::default()
     };
     let network = Network::open_with(model, options).map_err(failed(model))?;
     if let Some(path) = plan {
