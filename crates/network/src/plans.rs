@@ -310,7 +310,12 @@ mod tests {
             ..ModelProto::default()
         };
         let threads = Arc::new(Threads::new(1));
-        let executors = Executors::new(threads, RegionOptions::default(), Constants::default());
+        let executors = Executors::new(
+            threads,
+            RegionOptions::default(),
+            Constants::default(),
+            false,
+        );
         let known = vec![Known::Shape(x.shape().to_vec())];
         Plan::new(&model, &executors, &["x"], known).unwrap()
     }
