@@ -306,7 +306,7 @@ fn streams_are_joined_split_and_copied() {
     let mut random = Random::new(7);
     let batch = Batch::full(&mut random, &model, 3, 6);
     let expected = Results::reference(&model, &batch);
-    let mut session = session(&model, 3, 6);
+    let mut session = session(&model, 4, 6);
     let row = |values: &[f32], width: usize, (stream, t): (usize, usize)| {
         values[(t * 3 + stream) * width..][..width].to_vec()
     };
