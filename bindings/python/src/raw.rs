@@ -1,20 +1,22 @@
 //! `RawSession`: runs on the addresses of arrays, for `cellstream.torch`.
 //!
 //! A tensor's address costs a sixth of a microsecond, its NumPy array one. So the Python side
-//! allocates and checks all tensors, and hands over addresses.
+//! allocates and checks all tensors, and hands over addresses and numbers of values, which are
+//! checked against the model's here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cellstream::execute::team::{ProcessMark, Team};
 use cellstream::execute::{PackedModel, Session, SessionError};
 use cellstream::machine::Topology;
-use cellstream::model::{self as core, Input, Layout, Output, Signature};
+use cellstream::model::{self as core, Input, InputError, Layout, Output, Signature};
 use cellstream::plan::Plan;
 use pyo3::prelude::*;
 
 use crate::errors::Error;
 use crate::model::Model;
 use crate::openmp::OpenMp;
+use crate::whole::Whole;
 
 /// Runs on addresses; for :mod:`cellstream.torch`.
 #[pyclass(frozen, module = "cellstream")]
@@ -91,8 +93,8 @@ impl State {
         let (steps, batch) = (batch_sizes.len(), batch_sizes.first().copied().unwrap_or(0));
         let mut padded = std::mem::take(&mut self.padded);
         let mut padded_output = std::mem::take(&mut self.padded_output);
-        padded.resize(steps * batch * of.input, 0.0);
-        padded_output.resize(steps * batch * of.output, 0.0);
+        pad(&mut padded, &[steps, batch, of.input])?;
+        pad(&mut padded_output, &[steps, batch, of.output])?;
         let mut rest = arrays.x;
         let padded_steps = padded.chunks_mut((batch * of.input).max(1));
         for (&size, step) in batch_sizes.iter().zip(padded_steps) {
@@ -122,6 +124,22 @@ impl State {
     }
 }
 
+/// Makes room for padded sequences of this shape.
+///
+/// # Errors
+/// `TooLargeError` where there is no memory for them.
+fn pad(values: &mut Vec<f32>, shape: &[usize]) -> Result<(), Error> {
+    let len = shape
+        .iter()
+        .try_fold(1, |len: usize, &n| len.checked_mul(n));
+    let more = len.map(|len| (len, len.saturating_sub(values.len())));
+    match more {
+        Some((len, more)) if values.try_reserve(more).is_ok() => values.resize(len, 0.0),
+        _ => return Err(InputError::TooLarge.into()),
+    }
+    Ok(())
+}
+
 /// Runs a session on these threads; `None`: on its own.
 fn run_on(
     host: Option<OpenMp>,
@@ -136,15 +154,49 @@ fn run_on(
     Ok(())
 }
 
-/// Addresses of the arrays of a run; 0: there is none.
+/// An array in memory.
 #[derive(Clone, Copy)]
-struct Addresses {
-    x: usize,
-    h0: usize,
-    c0: usize,
-    y: usize,
-    hn: usize,
-    cn: usize,
+struct At {
+    /// 0: there is none.
+    address: usize,
+    /// Number of values that it holds.
+    values: usize,
+}
+
+impl At {
+    /// Whether there is no array, or one of this many values, aligned.
+    fn fits(self, values: usize) -> bool {
+        self.address == 0
+            || (self.values == values && self.address.is_multiple_of(align_of::<f32>()))
+    }
+
+    /// # Safety
+    /// If there is an array, it is aligned, and nobody writes its values during `'a`.
+    unsafe fn read<'a>(self) -> Option<&'a [f32]> {
+        let At { address, values } = self;
+        // SAFETY: the caller's promise.
+        (address != 0).then(|| unsafe { std::slice::from_raw_parts(address as *const f32, values) })
+    }
+
+    /// # Safety
+    /// If there is an array, it is aligned, and nobody else uses its values during `'a`.
+    unsafe fn write<'a>(self) -> Option<&'a mut [f32]> {
+        let At { address, values } = self;
+        // SAFETY: the caller's promise.
+        (address != 0)
+            .then(|| unsafe { std::slice::from_raw_parts_mut(address as *mut f32, values) })
+    }
+}
+
+/// Where the arrays of a run are.
+#[derive(Clone, Copy)]
+struct Places {
+    x: At,
+    h0: At,
+    c0: At,
+    y: At,
+    hn: At,
+    cn: At,
 }
 
 /// The arrays of a run. `x` and `y` have rows of features; a state has rows of sequences.
@@ -157,39 +209,80 @@ struct Arrays<'a> {
     cn: Option<&'a mut [f32]>,
 }
 
-impl Addresses {
-    /// The arrays at these addresses: `rows` rows of input and output, states of `batch` sequences.
+impl Places {
+    /// From pairs of an address and a number of values.
+    fn new([x, h0, c0, y, hn, cn]: [(usize, usize); 6]) -> Places {
+        let at = |(address, values)| At { address, values };
+        Places {
+            x: at(x),
+            h0: at(h0),
+            c0: at(c0),
+            y: at(y),
+            hn: at(hn),
+            cn: at(cn),
+        }
+    }
+
+    /// The arrays, if they have `rows` rows of input and output, and states of `batch` sequences.
+    ///
+    /// # Errors
+    /// `InputError` for an array with another number of values, or one that is not aligned.
     ///
     /// # Safety
-    /// Arrays of these sizes are at the addresses; during `'a` nobody else writes those to be read,
+    /// The arrays hold as many values as is said; during `'a` nobody else writes those to be read,
     /// or uses those to be written.
-    unsafe fn arrays<'a>(self, of: &Signature, rows: usize, batch: usize) -> Arrays<'a> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Arrays {
-                x: read(self.x, rows * of.input).unwrap_or_default(),
-                h0: read(self.h0, batch * of.hidden_state),
-                c0: read(self.c0, batch * of.cell_state),
-                y: write(self.y, rows * of.output).unwrap_or_default(),
-                hn: write(self.hn, batch * of.hidden_state),
-                cn: write(self.cn, batch * of.cell_state),
+    unsafe fn arrays<'a>(
+        self,
+        of: &Signature,
+        rows: Option<usize>,
+        batch: usize,
+    ) -> Result<Arrays<'a>, Error> {
+        let sequences = |features| rows.and_then(|rows| rows.checked_mul(features));
+        let states = |size| batch.checked_mul(size);
+        let arrays = [
+            ("x", self.x, sequences(of.input)),
+            ("h0", self.h0, states(of.hidden_state)),
+            ("c0", self.c0, states(of.cell_state)),
+            ("y", self.y, sequences(of.output)),
+            ("hn", self.hn, states(of.hidden_state)),
+            ("cn", self.cn, states(of.cell_state)),
+        ];
+        for (name, at, expected) in arrays {
+            let expected = expected.ok_or(InputError::TooLarge)?;
+            if !at.fits(expected) {
+                let found = at.values;
+                return Err(Error::input(format!(
+                    "{name}: expected {expected} aligned values, found {found}"
+                )));
             }
+        }
+        // SAFETY: the caller's promise, and what was checked.
+        unsafe {
+            Ok(Arrays {
+                x: self.x.read().unwrap_or_default(),
+                h0: self.h0.read(),
+                c0: self.c0.read(),
+                y: self.y.write().unwrap_or_default(),
+                hn: self.hn.write(),
+                cn: self.cn.write(),
+            })
         }
     }
 }
 
-/// # Safety
-/// `address` is 0, or that of `len` values that nobody writes during `'a`.
-unsafe fn read<'a>(address: usize, len: usize) -> Option<&'a [f32]> {
-    // SAFETY: the caller's promise.
-    (address != 0).then(|| unsafe { std::slice::from_raw_parts(address as *const f32, len) })
-}
-
-/// # Safety
-/// `address` is 0, or that of `len` values that nobody else uses during `'a`.
-unsafe fn write<'a>(address: usize, len: usize) -> Option<&'a mut [f32]> {
-    // SAFETY: the caller's promise.
-    (address != 0).then(|| unsafe { std::slice::from_raw_parts_mut(address as *mut f32, len) })
+/// The number of rows of packed sequences, if these are numbers of sequences at each step.
+fn packed_rows(batch_sizes: &[usize]) -> Result<usize, Error> {
+    let refused = |why| Err(Error::input(format!("batch_sizes must {why}")));
+    if batch_sizes.is_empty() || batch_sizes.contains(&0) {
+        return refused("be 1 or more at each of 1 or more steps");
+    }
+    if !batch_sizes.is_sorted_by(|now, next| now >= next) {
+        return refused("not increase");
+    }
+    let rows = batch_sizes
+        .iter()
+        .try_fold(0, |rows: usize, &size| rows.checked_add(size));
+    rows.map_or_else(|| refused("have a sum that can be counted"), Ok)
 }
 
 impl RawSession {
@@ -231,8 +324,9 @@ impl RawSession {
         }
     }
 
-    /// Runs sequences at these addresses: float32, row-major, of the sizes of the model. The caller
-    /// has checked all sizes, and keeps the arrays alive and to itself until this returns.
+    /// Runs sequences in arrays, each an address and a number of values: float32, row-major. Arrays
+    /// of other sizes than the model's are refused. The caller keeps them alive and to itself
+    /// until this returns.
     #[pyo3(signature = (steps, batch, is_batch_first, x, h0, c0, y, hn, cn))]
     #[expect(clippy::too_many_arguments, reason = "a tuple would cost time")]
     fn run(
@@ -241,29 +335,23 @@ impl RawSession {
         steps: usize,
         batch: usize,
         is_batch_first: bool,
-        x: usize,
-        h0: usize,
-        c0: usize,
-        y: usize,
-        hn: usize,
-        cn: usize,
+        x: (usize, usize),
+        h0: (usize, usize),
+        c0: (usize, usize),
+        y: (usize, usize),
+        hn: (usize, usize),
+        cn: (usize, usize),
     ) -> PyResult<()> {
-        let at = Addresses {
-            x,
-            h0,
-            c0,
-            y,
-            hn,
-            cn,
-        };
+        let places = Places::new([x, h0, c0, y, hn, cn]);
         let layout = match is_batch_first {
             true => Layout::BatchMajor,
             false => Layout::TimeMajor,
         };
         self.with(py, |state| {
-            // SAFETY: `cellstream.torch` allocates tensors of these sizes, and holds them until
-            // this returns.
-            let arrays = unsafe { at.arrays(&self.signature, steps * batch, batch) };
+            // SAFETY: `cellstream.torch` has the numbers of values from its tensors, and holds the
+            // tensors until this returns.
+            let arrays =
+                unsafe { places.arrays(&self.signature, steps.checked_mul(batch), batch)? };
             state.run(arrays, steps, batch, layout)
         })
     }
@@ -275,30 +363,20 @@ impl RawSession {
     fn run_packed(
         &self,
         py: Python<'_>,
-        batch_sizes: Vec<usize>,
-        x: usize,
-        h0: usize,
-        c0: usize,
-        y: usize,
-        hn: usize,
-        cn: usize,
+        batch_sizes: Vec<Whole<usize>>,
+        x: (usize, usize),
+        h0: (usize, usize),
+        c0: (usize, usize),
+        y: (usize, usize),
+        hn: (usize, usize),
+        cn: (usize, usize),
     ) -> PyResult<()> {
-        let at = Addresses {
-            x,
-            h0,
-            c0,
-            y,
-            hn,
-            cn,
-        };
-        if batch_sizes.windows(2).any(|pair| pair[0] < pair[1]) {
-            return Err(Error::input("batch_sizes must not increase").into());
-        }
-        let rows = batch_sizes.iter().sum();
-        let batch = batch_sizes.first().copied().unwrap_or(0);
+        let places = Places::new([x, h0, c0, y, hn, cn]);
+        let batch_sizes: Vec<usize> = batch_sizes.into_iter().map(|size| size.0).collect();
+        let rows = packed_rows(&batch_sizes)?;
         self.with(py, |state| {
             // SAFETY: as in `run`.
-            let arrays = unsafe { at.arrays(&self.signature, rows, batch) };
+            let arrays = unsafe { places.arrays(&self.signature, Some(rows), batch_sizes[0])? };
             state.run_packed(arrays, &batch_sizes, &self.signature)
         })
     }

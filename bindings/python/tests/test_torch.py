@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.fx  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence  # noqa: E402
 
+import cellstream  # noqa: E402
 import cellstream.torch as ct  # noqa: E402
 from cellstream.torch import _operators  # noqa: E402
 
@@ -259,6 +266,254 @@ def test_layers_that_compute_something_else_are_left_alone(changed: Any) -> None
         module = ct.optimize(nn.ModuleList([layer]))
         assert module[0] is layer
         assert torch.equal(module[0](x)[0], expected)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda layer: nn.utils.weight_norm(layer, "weight_hh_l0"),
+        lambda layer: nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0"),
+        lambda layer: prune.l1_unstructured(layer, "weight_ih_l0", 0.5),
+    ],
+)
+def test_weights_that_are_computed_after_all(changed: Any) -> None:
+    layer, ours = pair(nn.LSTM, {})
+    x = torch.randn(3, 2, 8)
+    with torch.no_grad():
+        same(ours(x), layer(x))
+        changed(layer), changed(ours)
+        same(ours(x), layer(x))
+        assert list(ours.state_dict()) == list(layer.state_dict())
+        same(copy.deepcopy(ct.restore(ours))(x), layer(x))
+
+
+def test_layers_stay_those_of_pytorch_and_come_back() -> None:
+    model = Tagger().eval()
+    ours = copy.deepcopy(model)
+    layers = [ours.body["lstm"], ours.cell]
+    assert ct.optimize(ours, freeze=True) is ours and [ours.body["lstm"], ours.cell] == layers
+    assert isinstance(layers[0], nn.LSTM) and isinstance(layers[0], ct.Recurrent)
+    assert isinstance(layers[1], nn.GRUCell) and not isinstance(layers[1], nn.LSTMCell)
+    assert not layers[0].weight_ih_l0.requires_grad
+    calls = []
+    layers[0].register_forward_hook(lambda *_: calls.append("called"))
+    x = torch.randn(2, 10, 8)
+    with torch.no_grad():
+        same(ours(x), model(x))
+        assert ct.restore(ours) is ours
+        same(ours(x), model(x))
+    assert len(calls) == 2
+    assert type(layers[0]) is nn.LSTM and type(layers[1]) is nn.GRUCell
+    assert vars(layers[0]).keys() == vars(model.body["lstm"]).keys()
+    for ours_, theirs in zip(ours.parameters(), model.parameters()):
+        assert torch.equal(ours_, theirs) and ours_.requires_grad == theirs.requires_grad
+
+
+def test_copies_and_pickles_are_on_cellstream() -> None:
+    _, ours = pair(nn.LSTM, {"num_layers": 2})
+    cell = ct.optimize(nn.GRUCell(8, 16))
+    with torch.no_grad():
+        for layer, x in ((ours, torch.randn(4, 2, 8)), (cell, torch.randn(4, 8))):
+            expected = layer(x), layer(x)
+            for made in (copy.deepcopy(layer), copy.copy(layer), pickle.loads(pickle.dumps(layer))):
+                assert type(made) is type(layer)
+                same((made(x), made(x)), expected)
+
+
+def traced(model: nn.Module, x: torch.Tensor) -> Any:
+    return torch.jit.trace(model, x)
+
+
+def fixed(model: nn.Module, x: torch.Tensor) -> Any:
+    return make_fx(model)(x)
+
+
+def scripted(model: nn.Module, x: torch.Tensor) -> Any:
+    return torch.jit.script(model)
+
+
+def symbolic(model: nn.Module, x: torch.Tensor) -> Any:
+    return torch.fx.symbolic_trace(model)
+
+
+class Plain(nn.Module):
+    """A model that all of PyTorch's tracers take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, 2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(32, 12, batch_first=True)
+        self.cell = nn.RNNCell(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, state = self.lstm(x)
+        y, h = self.gru(y)
+        return self.cell(y[:, 1])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("made", [traced, fixed, scripted, symbolic])
+def test_graphs_that_pytorch_records(made: Any) -> None:
+    torch.manual_seed(0)
+    model = Plain().eval()
+    ours = ct.optimize(copy.deepcopy(model))
+    with torch.no_grad():
+        x = torch.randn(2, 5, 8)
+        ours(x), ours(x)
+        graph = made(ours, x)
+        x = torch.randn(2, 5, 8)
+        same(graph(x), model(x))
+        same(ours(x), model(x))
+    assert all(layer.on_cellstream for layer in ct.report(ours))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_onnx_files_have_the_operators_of_the_original(dynamo: bool, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    model = Plain().eval()
+    ours = ct.optimize(copy.deepcopy(model))
+    x = torch.randn(2, 5, 8)
+    kinds = []
+    with torch.no_grad():
+        ours(x), ours(x)
+        for module in (model, ours):
+            torch.onnx.export(module, (x,), tmp_path / "model.onnx", dynamo=dynamo)
+            kinds.append([node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node])
+    assert kinds[0] == kinds[1] and "LSTM" in kinds[1]
+
+
+def test_tensors_that_stand_for_others() -> None:
+    model = Plain().eval()
+    ours = ct.optimize(copy.deepcopy(model))
+    x = torch.randn(2, 5, 8)
+    shapes = []
+    with torch.no_grad():
+        ours(x), ours(x)
+        for module in (model, ours):
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                shapes.append(module(mode.from_tensor(x)).shape)
+        # A gradient that goes forward.
+        layer, ours_ = pair(nn.GRU, {})
+        ours_(x), ours_(x)
+        for of in (lambda module: torch.func.jvp(lambda x: module(x)[0], (x,), (x,)), dual):
+            same(of(lambda x: ours_(x)), of(lambda x: layer(x)))
+        # Other weights for a call.
+        weights = {name: weight * 0.5 for name, weight in model.named_parameters()}
+        same(torch.func.functional_call(ours, weights, (x,)), torch.func.functional_call(model, weights, (x,)))
+    assert shapes[0] == shapes[1] == (2, 12)
+
+
+def dual(module: Any) -> Any:
+    x = torch.linspace(-1, 1, 80).reshape(2, 5, 8)
+    with forward_ad.dual_level():
+        return tuple(forward_ad.unpack_dual(module(forward_ad.make_dual(x, x))[0]))
+
+
+def test_calls_with_gradients_compile() -> None:
+    torch.manual_seed(0)
+    model = Plain()
+    ours = ct.optimize(copy.deepcopy(model))
+    x = torch.randn(2, 5, 8)
+    torch.compile(ours, backend="aot_eager")(x).sum().backward()
+    model(x).sum().backward()
+    for mine, theirs in zip(ours.parameters(), model.parameters()):
+        same(mine.grad, theirs.grad)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_layers_take_the_place_of_ours() -> None:
+    model = Plain().eval()
+    ours = ct.optimize(copy.deepcopy(model))
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        ours, model = (
+            torch.ao.quantization.quantize_dynamic(module, {nn.LSTM}, dtype=torch.qint8)
+            for module in (ours, model)
+        )
+        same(ours(x), model(x))
+    assert type(ours.lstm) is type(model.lstm)
+    assert [layer.on_cellstream for layer in ct.report(ours)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "batch_sizes",
+    [
+        [5, 5], [3, 2], [5], [1, 2, 3], [0], [], [-1, 3], [6, -1], [4, 0, 2], [3, 2, 1, 0],
+        [2**62, 2], [3, 2**62, 3], [2**63 - 1, 2**63 - 1, 8],
+    ],
+)  # fmt: skip
+def test_packed_sequences_that_are_none(batch_sizes: list[int]) -> None:
+    layer, ours = pair(nn.LSTM, {})
+    packed = PackedSequence(torch.randn(6, 8), torch.tensor(batch_sizes, dtype=torch.int64))
+    found = []
+    with torch.no_grad():
+        for module in (layer, ours):
+            try:
+                found.append(module(packed)[0].data.shape)
+            except Exception as why:
+                found.append(type(why))
+        weights = [weight.detach() for weight in ours._weights()]
+        options = (weights, "LSTM", 1, False)
+        assert found[0] == found[1]
+        with pytest.raises(cellstream.InputError):
+            _operators.recurrent_packed(packed.data, packed.batch_sizes, None, None, *options)
+
+
+def test_operators_refuse_arrays_of_other_sizes() -> None:
+    _, ours = pair(nn.LSTM, {})
+    options = ([weight.detach() for weight in ours._weights()], "LSTM", 1, False, False)
+    x, h, c = torch.randn(5, 2, 8), torch.randn(1, 2, 16), torch.randn(1, 2, 16)
+    for arguments in (
+        (x[..., :7], h, c), (x, h[:, :1], c), (x, h, c[..., :15]), (x.double(), h, c), (x, h.half(), c), (x, h[0], c),
+    ):  # fmt: skip
+        with pytest.raises(cellstream.InputError):
+            _operators.recurrent(*arguments, *options)
+
+
+def test_very_uneven_sequences() -> None:
+    layer, ours = pair(nn.GRU, {})
+    # 40 GB when padded.
+    batch_sizes = torch.ones(20_001, dtype=torch.int64)
+    batch_sizes[0] = 60_000
+    packed = PackedSequence(torch.randn(80_000, 8), batch_sizes)
+    with torch.no_grad():
+        same(ours(packed), layer(packed))
+
+
+def test_values_in_other_forms() -> None:
+    layer, ours = pair(nn.LSTM, {})
+    buffer = bytearray(4 * 5 * 2 * 8 + 1)
+    unaligned = torch.frombuffer(buffer, dtype=torch.float32, offset=1).reshape(5, 2, 8)
+    unaligned.copy_(torch.randn(5, 2, 8))
+    negated = torch._neg_view(torch.randn(5, 2, 8))
+    state = nn.Parameter(torch.randn(1, 2, 16))
+    with torch.no_grad():
+        for x in (unaligned, negated, nn.Parameter(torch.randn(5, 2, 8))):
+            for _ in range(3):
+                same(ours(x), layer(x))
+            same(ours(x, (state, state)), layer(x, (state, state)))
+
+
+def test_a_report_names_what_is_left_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    class Own(nn.GRU):
+        pass
+
+    module = nn.ModuleDict({"a": nn.LSTM(4, 4), "b": hooked(nn.LSTM(4, 4)), "c": Own(4, 4), "d": nn.Linear(4, 4)})
+    ct.optimize(module, verbose=True)
+    report = ct.report(module)
+    assert [(layer.name, layer.kind, layer.on_cellstream) for layer in report] == [
+        ("a", "LSTM", True), ("b", "LSTM", False), ("c", "Own", False),
+    ]  # fmt: skip
+    assert "forward hooks" in report[1].why and "subclass" in report[2].why
+    assert "gradients" in report[0].why
+    assert str(report) == capsys.readouterr().out.strip()
+    ct.optimize(module, freeze=True)
+    assert ct.report(module)[0].why == ""
+    with pytest.warns(UserWarning, match="no recurrent layers"):
+        ct.optimize(nn.Linear(4, 4))
 
 
 def test_subclasses_are_left_alone_and_shared_layers_stay_shared() -> None:

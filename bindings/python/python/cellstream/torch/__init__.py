@@ -5,10 +5,11 @@
 >>> with torch.inference_mode():
 ...     y = model(x)
 
-:func:`optimize` replaces ``nn.LSTM``, ``nn.GRU``, ``nn.RNN`` and their cells by modules with the
-same parameters, inputs and outputs. They compute on cellstream where no gradient is asked for, on
-CPU tensors of type float32; everything else goes to the original layer. They use at most
-``torch.get_num_threads()`` threads. The operators are registered with PyTorch, so
+:func:`optimize` makes ``nn.LSTM``, ``nn.GRU``, ``nn.RNN`` and their cells compute on cellstream,
+where no gradient is asked for, on CPU tensors of type float32. For everything else, and in
+``torch.jit``, ``torch.onnx``, ``torch.fx``, ``torch.func`` and under dispatch modes, they are the
+original layers. :func:`restore` undoes it, :func:`report` tells which layers it is for. They use
+at most ``torch.get_num_threads()`` threads. The operators are registered with PyTorch, so
 ``torch.compile(fullgraph=True)`` and ``torch.export`` take them.
 
 The weights are packed at the first call, and again when a weight has changed. PyTorch counts no
@@ -18,85 +19,72 @@ changes through ``parameter.data``, nor any of a parameter made in inference mod
 
 from __future__ import annotations
 
-from typing import Optional, TypeVar, Union, overload
+import warnings
+from typing import TypeVar
 
 from torch import nn
 
-from ._layers import CELLS, LAYERS, Cell, Recurrent
+from ._layers import CLASSES, Cell, OnCellstream, Recurrent
+from ._report import LayerReport, Report, report, why_left
 from ._sessions import sessions
 
-__all__ = ["Cell", "Recurrent", "optimize", "repack"]
+__all__ = [
+    "Cell",
+    "LayerReport",
+    "Recurrent",
+    "Report",
+    "optimize",
+    "repack",
+    "report",
+    "restore",
+]
 
 M = TypeVar("M", bound=nn.Module)
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
 
+def optimize(module: M, *, freeze: bool = False, verbose: bool = False) -> M:
+    """Makes the recurrent layers and cells in ``module`` compute on cellstream, in place.
 
-@overload
-def optimize(module: Union[nn.LSTM, nn.GRU, nn.RNN], *, freeze: bool = ...) -> Recurrent: ...
-@overload
-def optimize(module: Union[nn.LSTMCell, nn.GRUCell, nn.RNNCell], *, freeze: bool = ...) -> Cell: ...
-@overload
-def optimize(module: M, *, freeze: bool = ...) -> M: ...
-
-
-def optimize(module: nn.Module, *, freeze: bool = False) -> nn.Module:
-    """Replaces the recurrent layers and cells in ``module`` by those of cellstream, in place.
-
-    A layer that may compute something else is left as it is: one of a subclass, of a class that
+    Parameters, hooks and methods stay as they are, and so does ``isinstance(layer, nn.LSTM)``. A
+    layer that may compute something else is left alone: one of a subclass, of a class that
     PyTorch's parametrisation or quantisation makes, or with hooks, such as those of
-    ``torch.nn.utils.weight_norm`` and ``prune``.
+    ``torch.nn.utils.weight_norm`` and ``prune``. :func:`report` names those and the reasons; there
+    is a warning where no layer is left.
 
     :param module: any module, or a recurrent layer itself. Run it in evaluation mode, inside
         ``torch.inference_mode()`` or ``torch.no_grad()``: where a gradient may be asked for, the
         original layer runs.
     :param freeze: sets ``requires_grad`` of the recurrent weights to false. Then the layers run on
         cellstream outside of ``torch.no_grad()``, too, unless their input needs a gradient.
-    :returns: ``module``, or the replacement if it is a recurrent layer itself.
+    :param verbose: prints the report.
+    :returns: ``module``.
     """
-    replaced = _replacement(module, {}, freeze)
-    return module if replaced is None else replaced
+    for layer in module.modules():
+        is_new = type(layer) in CLASSES and not isinstance(layer, OnCellstream)
+        if is_new and why_left(layer) is None:
+            layer.__class__ = CLASSES[type(layer)]
+        if freeze and isinstance(layer, OnCellstream):
+            layer.freeze()
+    found = report(module)
+    if verbose:
+        print(found)
+    if not any(layer.on_cellstream for layer in found):
+        warnings.warn(f"cellstream.torch.optimize changed nothing: {found}", stacklevel=2)
+    return module
+
+
+def restore(module: M) -> M:
+    """Undoes :func:`optimize`, in place: the layers are PyTorch's own again, with their present
+    parameters and hooks.
+
+    :returns: ``module``.
+    """
+    for layer in module.modules():
+        if isinstance(layer, OnCellstream):
+            layer.restore()
+    return module
 
 
 def repack() -> None:
     """Packs all weights again at their next use: after changes that PyTorch does not count."""
     sessions.clear()
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Whether a call of a module is no more than the ``forward`` of its class."""
-    has_hooks = any(getattr(module, hooks, None) for hooks in _HOOKS)
-    return not has_hooks and "forward" not in module.__dict__
-
-
-def _replacement(
-    module: nn.Module, known: dict[nn.Module, Optional[nn.Module]], freeze: bool
-) -> Optional[nn.Module]:
-    """The replacement of a module; ``None``: it stays, but its children may have been replaced."""
-    if module in known:
-        return known[module]
-    replaced: Optional[nn.Module] = None
-    known[module] = replaced
-    if type(module) in LAYERS and _is_plain(module):
-        replaced = Recurrent(module)  # type: ignore[arg-type]
-    elif type(module) in CELLS and _is_plain(module):
-        replaced = Cell(module)  # type: ignore[arg-type]
-    if replaced is not None:
-        known[module] = replaced
-        if freeze:
-            replaced.requires_grad_(False)
-        return replaced
-    for name, child in list(module._modules.items()):
-        other = None if child is None else _replacement(child, known, freeze)
-        if other is not None:
-            setattr(module, name, other)
-    return None

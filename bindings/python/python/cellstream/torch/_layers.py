@@ -1,20 +1,50 @@
-"""The modules that replace those of PyTorch."""
+"""Recurrent layers and cells that compute on cellstream."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+import types
+from functools import update_wrapper
+from typing import Any, Optional
 
 import torch
-from torch import Tensor, nn
+
+# TorchScript finds ``_VF`` here: it compiles the source of the original ``forward``.
+from torch import Tensor, _VF, nn  # noqa: F401
+from torch.autograd import forward_ad
+from torch.fx import Proxy
+from torch.nn.modules.rnn import RNNBase, RNNCellBase
 from torch.nn.utils.rnn import PackedSequence
 
 from .._native import RawSession
-from ._cells import CellPath
+from ..errors import InputError
 from ._operators import recurrent, recurrent_packed, run, run_packed, sizes_of
 from ._sessions import sessions
 
-LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
-CELLS = {nn.LSTMCell: "LSTM", nn.GRUCell: "GRU", nn.RNNCell: "RNN"}
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def _is_observed() -> bool:
+    """Whether PyTorch watches or changes operators, which the original layer has and this has not:
+    in ``torch.jit.trace``, ``make_fx``, ``FakeTensorMode``, ``torch.func``, forward gradients."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def _has_rows(tensor: Any, in_graph: bool) -> bool:
+    """Whether this is a tensor of PyTorch's own class with its values in memory as they are; in a
+    graph, one that stands for it."""
+    if in_graph:
+        return isinstance(tensor, Tensor)
+    return (
+        type(tensor) in _PLAIN
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_neg()
+    )
 
 
 def _can_run(x: Tensor, weights: list[Tensor]) -> bool:
@@ -29,10 +59,10 @@ def _can_run(x: Tensor, weights: list[Tensor]) -> bool:
     return not torch.is_autocast_enabled("cpu")
 
 
-def _is_state(state: Any, shape: tuple[int, ...]) -> bool:
+def _is_state(state: Any, shape: tuple[int, ...], in_graph: bool) -> bool:
     """Whether cellstream takes this initial state; for others the original has its errors."""
     return (
-        isinstance(state, Tensor)
+        _has_rows(state, in_graph)
         and state.shape == shape
         and state.dtype is torch.float32
         and state.device.type == "cpu"
@@ -40,51 +70,87 @@ def _is_state(state: Any, shape: tuple[int, ...]) -> bool:
     )
 
 
-class _Replacement(nn.Module):
-    """A module with the parameters of another, and the other itself for what it cannot do."""
+class OnCellstream(nn.Module):
+    """A layer whose class has been exchanged for one with another ``forward``.
 
-    _names: list[str]
+    All else, its parameters, hooks and methods, is that of the original class, which comes back
+    for good by :func:`restore`, and for a call where cellstream cannot compute it.
+    """
 
-    def _take(self, original: nn.Module) -> None:
-        for name, parameter in original.named_parameters(recurse=False):
-            self.register_parameter(name, parameter)
-        # Not as a submodule, so that the names of parameters stay those of the original.
-        self.__dict__["_original"] = original
-        self.training = original.training
+    original_class: type[nn.Module]
 
-    def _weights(self) -> list[Tensor]:
+    def _names(self) -> list[str]:
+        """The names of the weights."""
+        raise NotImplementedError
+
+    def _weights(self, in_graph: bool = False) -> Optional[list[Tensor]]:
+        """The weights; ``None``: some are computed, by ``prune`` or ``weight_norm``, or of another
+        library's type."""
         parameters = self._parameters
-        return [parameters[name] for name in self._names]  # type: ignore[misc]
+        weights = [parameters.get(name) for name in self._names()]
+        if in_graph:
+            is_plain = all([isinstance(weight, Tensor) for weight in weights])
+        else:
+            is_plain = all([type(weight) in _PLAIN for weight in weights])
+        return weights if is_plain else None  # type: ignore[return-value]
 
-    def _trains(self) -> bool:
-        """Whether a gradient of the weights is wanted; then the original runs without checks."""
-        first = self._parameters[self._names[0]]
-        return torch.is_grad_enabled() and first is not None and first.requires_grad
-
-    def original(self) -> nn.Module:
-        """The original layer, with the present parameters."""
-        original: nn.Module = self.__dict__["_original"]
-        for name in self._names:
-            parameter = self._parameters[name]
-            if original._parameters[name] is not parameter:
-                setattr(original, name, parameter)
-        if original.training != self.training:
-            original.train(self.training)
-        return original
+    def _can_run_weights(self) -> bool:
+        """Whether cellstream computes inputs that need no gradient with these weights."""
+        weights = self._weights(in_graph=True)
+        if weights is None:
+            return False
+        return not (torch.is_grad_enabled() and any(w.requires_grad for w in weights))
 
     def _run_original(self, input: Any, hx: Any) -> Any:
-        return self.original().forward(input, hx)
+        if isinstance(input, Proxy) and input.tracer.root is not self:  # type: ignore[attr-defined]
+            # torch.fx keeps layers of PyTorch whole; so this one, too.
+            arguments = (input,) if hx is None else (input, hx)
+            path = input.tracer.path_of_module(self)  # type: ignore[attr-defined]
+            return input.tracer.create_proxy("call_module", path, arguments, {})
+        return self.original_class.forward(self, input, hx)
 
-    def reset_parameters(self) -> None:
-        """As of the original: draws new weights."""
-        self.original().reset_parameters()  # type: ignore[operator]
+    def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
+        """The results of cellstream, or those of the original for what it does not take."""
+        raise NotImplementedError
+
+    def _checked(self, input: Any, hx: Any, in_graph: bool) -> Any:
+        """The results for any input.
+
+        :param in_graph: ``torch.compile`` or ``torch.export`` makes a graph, of the operators.
+        """
+        weights = self._weights(in_graph)
+        # ONNX has none of these operators.
+        if weights is None or (in_graph and torch.onnx.is_in_onnx_export()):
+            return self._run_original(input, hx)
+        return self._on_cellstream(input, hx, weights, in_graph)
+
+    def freeze(self) -> None:
+        """Makes the weights need no gradient, until :meth:`restore`."""
+        weights = self._parameters.items()
+        frozen = [name for name, w in weights if w is not None and w.requires_grad]
+        for name in frozen:
+            self._parameters[name].requires_grad_(False)  # type: ignore[union-attr]
+        self.__dict__["_frozen"] = [*self.__dict__.get("_frozen", []), *frozen]
+
+    def restore(self) -> None:
+        """Makes it a layer of the original class."""
+        for name in self.__dict__.pop("_frozen", []):
+            weight = self._parameters.get(name)
+            if weight is not None:
+                weight.requires_grad_(True)
+        self.__class__ = self.original_class  # type: ignore[assignment]
 
     def __getstate__(self) -> dict[str, Any]:
         # What is packed belongs to this process and these parameters.
-        return {name: value for name, value in self.__dict__.items() if name != "_fast_path"}
+        state = dict(super().__getstate__())  # type: ignore[no-untyped-call]
+        state.pop("_fast_path", None)
+        return state
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _remade, (self.original_class,), self.__getstate__()
 
     def extra_repr(self) -> str:
-        return f"{self.__dict__['_original'].extra_repr()}, on cellstream"
+        return f"{super().extra_repr()}, on cellstream"
 
 
 class _FastPath:
@@ -104,7 +170,7 @@ class _FastPath:
         self.session: RawSession = sessions.get(weights, *stack)
         self.weights = [
             (name, weight, weight._version, weight.data_ptr())
-            for name, weight in zip(layer._names, weights)
+            for name, weight in zip(layer._names(), weights)
         ]
         self.sizes = sizes_of(weights, *stack)
         self.input = layer.input_size
@@ -119,6 +185,7 @@ class _FastPath:
             or not x.is_cpu
             or x.dim() != 3
             or not x.is_contiguous()
+            or x.is_neg()
             or torch.get_default_dtype() is not torch.float32
             or torch.is_autocast_enabled("cpu")
             or (self.drops and layer.training)
@@ -134,7 +201,7 @@ class _FastPath:
         parameters = layer._parameters
         for name, weight, version, address in self.weights:
             if (
-                parameters[name] is not weight
+                parameters.get(name) is not weight
                 or weight._version != version
                 or weight.data_ptr() != address
             ):
@@ -142,7 +209,8 @@ class _FastPath:
         return True
 
     def run(self, x: Tensor) -> Any:
-        """The result of the layer's ``forward``; ``None``: new tensors are on another device."""
+        """The result of the layer's ``forward``; ``None``: new tensors are on another device, or the
+        input is not aligned."""
         first, second, _ = x.shape
         steps, batch = (second, first) if self.batch_first else (first, second)
         output, blocks, hidden, cell = self.sizes
@@ -150,85 +218,81 @@ class _FastPath:
         if not y.is_cpu:  # torch.set_default_device
             return None
         hn = torch.empty(blocks, batch, hidden)
-        addresses = (x.data_ptr(), 0, 0, y.data_ptr(), hn.data_ptr())
+        address = x.data_ptr()
+        if address % 4:
+            return None
+        inputs = (address, x.numel()), (0, 0), (0, 0)
+        outputs = (y.data_ptr(), y.numel()), (hn.data_ptr(), hn.numel())
         if cell:
             cn = torch.empty(blocks, batch, cell)
-            self.session.run(steps, batch, self.batch_first, *addresses, cn.data_ptr())
+            last = (cn.data_ptr(), cn.numel())
+            self.session.run(steps, batch, self.batch_first, *inputs, *outputs, last)
             return y, (hn, cn)
-        self.session.run(steps, batch, self.batch_first, *addresses, 0)
+        self.session.run(steps, batch, self.batch_first, *inputs, *outputs, (0, 0))
         return y, hn
 
 
-class Recurrent(_Replacement):
-    """``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` on cellstream: same parameters, inputs and outputs."""
+class Recurrent(OnCellstream, RNNBase):
+    """``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` on cellstream."""
 
-    def __init__(self, original: Union[nn.LSTM, nn.GRU, nn.RNN]) -> None:
-        super().__init__()
-        self.mode = original.mode
-        self.input_size = original.input_size
-        self.hidden_size = original.hidden_size
-        self.num_layers = original.num_layers
-        self.bias = original.bias
-        self.batch_first = original.batch_first
-        self.dropout = original.dropout
-        self.bidirectional = original.bidirectional
-        self.proj_size = original.proj_size
-        self._names = [name for names in original._all_weights for name in names]
-        self._take(original)
+    def _names(self) -> list[str]:
+        return self._flat_weights_names
 
-    def _fits(self, hx: Any, batch: int) -> bool:
+    def _drops(self) -> bool:
+        return bool(self.training and self.dropout > 0 and self.num_layers > 1)
+
+    def _can_run_weights(self) -> bool:
+        return not self._drops() and super()._can_run_weights()
+
+    def _fits(self, hx: Any, batch: int, in_graph: bool) -> bool:
         """Whether these are initial states of a batch; others get the original's error."""
         blocks = self.num_layers * (2 if self.bidirectional else 1)
         size = self.proj_size or self.hidden_size
         if self.mode != "LSTM":
-            return _is_state(hx, (blocks, batch, size))
+            return _is_state(hx, (blocks, batch, size), in_graph)
         return (
             isinstance(hx, tuple)
             and len(hx) == 2
-            and _is_state(hx[0], (blocks, batch, size))
-            and _is_state(hx[1], (blocks, batch, self.hidden_size))
+            and _is_state(hx[0], (blocks, batch, size), in_graph)
+            and _is_state(hx[1], (blocks, batch, self.hidden_size), in_graph)
         )
-
-    def flatten_parameters(self) -> None:
-        """As of the original layer: packs the weights for CUDA; nothing on a CPU."""
-        if self._weights()[0].device.type != "cpu":
-            self.original().flatten_parameters()  # type: ignore[operator]
-
-    @property
-    def all_weights(self) -> list[list[nn.Parameter]]:
-        """As of the original layer: the weights of each layer and direction."""
-        return self.original().all_weights  # type: ignore[return-value]
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``forward`` of the original layer."""
-        if self._trains():
+        if torch.compiler.is_compiling():
+            return self._checked(input, hx, True)
+        if _is_observed():
             return self._run_original(input, hx)
-        if hx is not None or torch.compiler.is_compiling():
-            return self._checked(input, hx)
+        if hx is not None:
+            return self._checked(input, hx, False)
         path: Optional[_FastPath] = self.__dict__.get("_fast_path")
         is_current = path is not None and path.is_current(self)
         if path is not None and is_current and type(input) is Tensor and path.takes(self, input):
             result = path.run(input)
             if result is not None:
                 return result
-        result = self._checked(input, hx)
-        weights = self._weights()
-        ours = type(input) is Tensor and _can_run(input, weights)
-        if not is_current and ours and not any(weight.is_inference() for weight in weights):
-            self.__dict__["_fast_path"] = _FastPath(self, weights)
+        result = self._checked(input, hx, False)
+        if not is_current and type(input) is Tensor:
+            self._remember(input)
         return result
 
-    def _checked(self, input: Any, hx: Any) -> Any:
-        """As :meth:`forward`, for any input."""
+    def _remember(self, x: Tensor) -> None:
+        """Makes the fast path for inputs like this one, if cellstream computes it."""
         weights = self._weights()
+        if weights is None or not _can_run(x, weights):
+            return
+        if not any(weight.is_inference() for weight in weights):
+            self.__dict__["_fast_path"] = _FastPath(self, weights)
+
+    def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         packed = isinstance(input, PackedSequence)
         x = input.data if packed else input
-        dropping = self.training and self.dropout > 0 and self.num_layers > 1
-        if dropping or not isinstance(x, Tensor) or not _can_run(x, weights):
+        if self._drops() or not _has_rows(x, in_graph) or not _can_run(x, weights):
             return self._run_original(input, hx)
-        return self._packed(input, hx, weights) if packed else self._padded(x, hx, weights)
+        run_it = self._packed if packed else self._padded
+        return run_it(input, hx, weights, in_graph)
 
-    def _padded(self, x: Tensor, hx: Any, weights: list[Tensor]) -> Any:
+    def _padded(self, x: Tensor, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         given, given_states = x, hx
         if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
             return self._run_original(given, given_states)
@@ -242,11 +306,12 @@ class Recurrent(_Replacement):
                     hx = tuple(h.unsqueeze(1) for h in hx) if lstm else hx.unsqueeze(1)
                 except (AttributeError, IndexError):
                     return self._run_original(given, given_states)
-        # No steps are an error of the original.
-        if x.shape[1 - batch_axis] == 0 or (hx is not None and not self._fits(hx, x.shape[batch_axis])):
+        if x.shape[1 - batch_axis] == 0:  # which is an error of the original
+            return self._run_original(given, given_states)
+        if hx is not None and not self._fits(hx, x.shape[batch_axis], in_graph):
             return self._run_original(given, given_states)
         h0, c0 = (hx if lstm else (hx, None)) if hx is not None else (None, None)
-        operator = recurrent if torch.compiler.is_compiling() else run
+        operator = recurrent if in_graph else run
         y, hn, cn = operator(
             x, h0, c0, weights, self.mode, self.num_layers, self.bidirectional, self.batch_first
         )
@@ -256,23 +321,33 @@ class Recurrent(_Replacement):
             cn = cn.squeeze(1) if lstm else cn
         return y, ((hn, cn) if lstm else hn)
 
-    def _packed(self, input: PackedSequence, hx: Any, weights: list[Tensor]) -> Any:
+    def _packed(
+        self, input: PackedSequence, hx: Any, weights: list[Tensor], in_graph: bool
+    ) -> Any:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         lstm = self.mode == "LSTM"
         if data.dim() != 2 or data.shape[-1] != self.input_size:
             return self._run_original(input, hx)
+        if not in_graph and not _are_counts(batch_sizes, data.shape[0]):
+            return self._run_original(input, hx)
         h0 = c0 = None
         if hx is not None:
-            if not self._fits(hx, int(batch_sizes[0])):
+            if not self._fits(hx, int(batch_sizes[0]), in_graph):
                 return self._run_original(input, hx)
             h0, c0 = hx if lstm else (hx, None)
             if sorted_indices is not None:
                 h0 = h0.index_select(1, sorted_indices)
                 c0 = None if c0 is None else c0.index_select(1, sorted_indices)
-        operator = recurrent_packed if torch.compiler.is_compiling() else run_packed
-        y, hn, cn = operator(
-            data, batch_sizes, h0, c0, weights, self.mode, self.num_layers, self.bidirectional
-        )
+        arguments = (
+            data, batch_sizes, h0, c0, weights, self.mode, self.num_layers, self.bidirectional,
+        )  # fmt: skip
+        if in_graph:
+            y, hn, cn = recurrent_packed(*arguments)
+        else:
+            try:
+                y, hn, cn = run_packed(*arguments)
+            except InputError:  # or too large for memory when padded
+                return self._run_original(input, hx)
         if unsorted_indices is not None:
             hn = hn.index_select(1, unsorted_indices)
             cn = cn.index_select(1, unsorted_indices) if lstm else cn
@@ -280,47 +355,28 @@ class Recurrent(_Replacement):
         return output, ((hn, cn) if lstm else hn)
 
 
-class Cell(_Replacement):
+class Cell(OnCellstream, RNNCellBase):
     """``nn.LSTMCell``, ``nn.GRUCell`` or ``nn.RNNCell`` on cellstream."""
 
-    def __init__(self, original: Union[nn.LSTMCell, nn.GRUCell, nn.RNNCell]) -> None:
-        super().__init__()
-        mode = CELLS[type(original)]
-        if isinstance(original, nn.RNNCell):
-            mode = f"RNN_{original.nonlinearity.upper()}"
-        self.mode = mode
-        self.input_size = original.input_size
-        self.hidden_size = original.hidden_size
-        self.bias = original.bias
-        biases = ["bias_ih", "bias_hh"] if original.bias else []
-        self._names = ["weight_ih", "weight_hh", *biases]
-        self._take(original)
+    def _names(self) -> list[str]:
+        return _CELL_WEIGHTS if self.bias else _CELL_WEIGHTS[:2]
 
-    def forward(self, input: Tensor, hx: Any = None) -> Any:
+    def _mode(self) -> str:
+        mode = _CELL_MODES[self.original_class]
+        return mode or f"RNN_{self.__dict__['nonlinearity'].upper()}"
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``forward`` of the original cell."""
-        if self._trains():
-            return self._run_original(input, hx)
         if torch.compiler.is_compiling():
-            return self._checked(input, hx)
-        path: Optional[CellPath] = self.__dict__.get("_fast_path")
-        is_current = path is not None and path.is_current(self._parameters)
-        if path is not None and is_current:
-            result = path.run(input, hx)
-            if result is not None:
-                return result
-        result = self._checked(input, hx)
-        weights = self._weights()
-        ours = type(input) is Tensor and _can_run(input, weights)
-        if not is_current and ours and not any(weight.is_inference() for weight in weights):
-            sizes = self.input_size, self.hidden_size
-            self.__dict__["_fast_path"] = CellPath(self._names, weights, self.mode, *sizes)
-        return result
+            return self._checked(input, hx, True)
+        if _is_observed():
+            return self._run_original(input, hx)
+        return self._checked(input, hx, False)
 
-    def _checked(self, input: Tensor, hx: Any) -> Any:
-        """As :meth:`forward`, for any input."""
-        weights = self._weights()
-        lstm = self.mode == "LSTM"
-        is_tensor = isinstance(input, Tensor) and input.dim() in (1, 2)
+    def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
+        mode = self._mode()
+        lstm = mode == "LSTM"
+        is_tensor = _has_rows(input, in_graph) and input.dim() in (1, 2)
         if not is_tensor or input.shape[-1] != self.input_size or not _can_run(input, weights):
             return self._run_original(input, hx)
         shape = (*input.shape[:-1], self.hidden_size)
@@ -328,12 +384,91 @@ class Cell(_Replacement):
         if hx is not None and not (
             isinstance(states, tuple)
             and len(states) == (2 if lstm else 1)
-            and all(_is_state(s, shape) for s in states)
+            and all(_is_state(s, shape, in_graph) for s in states)
         ):
             return self._run_original(input, hx)
         batch = 1 if input.dim() == 1 else input.shape[0]
         x = input.reshape(1, batch, self.input_size)
         h0, c0 = (*[s.reshape(1, batch, self.hidden_size) for s in states], None, None)[:2]
-        operator = recurrent if torch.compiler.is_compiling() else run
-        _, hn, cn = operator(x, h0, c0, weights, self.mode, 1, False, False)
+        operator = recurrent if in_graph else run
+        _, hn, cn = operator(x, h0, c0, weights, mode, 1, False, False)
         return (hn.reshape(shape), cn.reshape(shape)) if lstm else hn.reshape(shape)
+
+
+def _are_counts(batch_sizes: Any, rows: int) -> bool:
+    """Whether these may be numbers of sequences of so many rows, of which the first is used here;
+    :meth:`RawSession.run_packed` checks the others."""
+    return (
+        isinstance(batch_sizes, Tensor)
+        and batch_sizes.dim() == 1
+        and batch_sizes.dtype is torch.int64
+        and batch_sizes.device.type == "cpu"
+        and batch_sizes.shape[0] > 0
+        and 0 < int(batch_sizes[0]) <= rows
+    )
+
+
+_CELL_WEIGHTS = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+_CELL_MODES: dict[type[nn.Module], Optional[str]] = {
+    nn.LSTMCell: "LSTM",
+    nn.GRUCell: "GRU",
+    nn.RNNCell: None,  # it has a nonlinearity
+}
+
+
+class _Kind(type):
+    """The class of a class on cellstream, which equals the original one: tables by class, such as
+    those of ``torch.ao.quantization``, have what is for the original."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (isinstance(other, type) and other is cls.__dict__.get("original_class"))
+
+    def __hash__(cls) -> int:
+        return type.__hash__(cls.__dict__.get("original_class", cls))
+
+
+_set_class = vars(object)["__class__"].__set__
+
+
+def _class(self: OnCellstream) -> type:
+    """The class that ``isinstance`` sees: the original one. But ``torch.compile`` breaks graphs at
+    that, which is right only where the original runs."""
+    is_compiling = torch.compiler.is_compiling() or torch._guards.TracingContext.try_get()
+    return type(self) if is_compiling and self._can_run_weights() else self.original_class
+
+
+def _leave(self: OnCellstream, to: type) -> None:
+    """Sets another class."""
+    self.__dict__.pop("_fast_path", None)
+    _set_class(self, to)
+
+
+def _made(original: type[nn.Module], base: type[OnCellstream]) -> type[OnCellstream]:
+    """The class that computes on cellstream, for layers of an original one."""
+    # A copy, so that each has an original: TorchScript compiles its source.
+    forward = types.FunctionType(base.forward.__code__, globals(), "forward", (None,))
+    own = {
+        name: value
+        for name, value in vars(original).items()
+        if name not in ("__dict__", "__weakref__", "__init__", "__module__", "__qualname__")
+    }
+    own |= {
+        "__module__": __name__,
+        "__class__": property(_class, _leave),
+        "original_class": original,
+        "forward": update_wrapper(forward, original.forward),
+    }
+    kind: Any = _Kind(original.__name__, (base,), own)
+    return kind  # type: ignore[no-any-return]
+
+
+CLASSES: dict[type[nn.Module], type[OnCellstream]] = {
+    **{original: _made(original, Recurrent) for original in (nn.LSTM, nn.GRU, nn.RNN)},
+    **{original: _made(original, Cell) for original in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)},
+}
+
+
+def _remade(original: type[nn.Module]) -> nn.Module:
+    """An empty layer, for ``copy`` and ``pickle``."""
+    kind = CLASSES[original]
+    return kind.__new__(kind)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ._sessions import sessions
 
 
@@ -51,11 +52,18 @@ def _results(
 
 
 def _contiguous(state: Optional[Tensor]) -> Optional[Tensor]:
-    return None if state is None else state.contiguous()
+    return None if state is None else _aligned(state)
 
 
-def _address(state: Optional[Tensor]) -> int:
-    return 0 if state is None else state.data_ptr()
+def _array(tensor: Optional[Tensor]) -> tuple[int, int]:
+    """The address of a tensor and its number of values; 0: there is none."""
+    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.numel())
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """As a tensor with its values one after the other, at an address for numbers."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 4 == 0 else x.clone()
 
 
 def run(
@@ -72,11 +80,11 @@ def run(
     session = sessions.get(weights, mode, layers, bidirectional)
     first, second, _ = x.shape
     steps, batch = (second, first) if batch_first else (first, second)
-    x, h0, c0 = x.contiguous(), _contiguous(h0), _contiguous(c0)
+    x, h0, c0 = _aligned(x), _contiguous(h0), _contiguous(c0)
     sizes = sizes_of(weights, mode, layers, bidirectional)
     results = _results(x, (first, second), batch, sizes)
-    addresses = [result.data_ptr() for result in results]
-    session.run(steps, batch, batch_first, x.data_ptr(), _address(h0), _address(c0), *addresses)
+    arrays = [_array(array) for array in (x, h0, c0, *results)]
+    session.run(steps, batch, batch_first, *arrays)
     return results
 
 
@@ -93,11 +101,11 @@ def run_packed(
     """Runs the sequences of a ``PackedSequence``."""
     session = sessions.get(weights, mode, layers, bidirectional)
     counts = batch_sizes.tolist()
-    data, h0, c0 = data.contiguous(), _contiguous(h0), _contiguous(c0)
+    data, h0, c0 = _aligned(data), _contiguous(h0), _contiguous(c0)
     sizes = sizes_of(weights, mode, layers, bidirectional)
     results = _results(data, (data.shape[0],), counts[0], sizes)
-    addresses = [result.data_ptr() for result in results]
-    session.run_packed(counts, data.data_ptr(), _address(h0), _address(c0), *addresses)
+    arrays = [_array(array) for array in (data, h0, c0, *results)]
+    session.run_packed(counts, *arrays)
     return results
 
 
@@ -112,6 +120,26 @@ def _fake_packed(data, batch_sizes, h0, c0, weights, mode, layers, bidirectional
     return _results(data, data.shape[:1], batch, sizes_of(weights, mode, layers, bidirectional))
 
 
+def _check(x: Tensor, axes: int, h0: Optional[Tensor], c0: Optional[Tensor]) -> None:
+    """Refuses what only calls by others than the layers may have."""
+    for name, tensor, dim in (("x", x, axes), ("h0", h0, 3), ("c0", c0, 3)):
+        if tensor is not None and (tensor.dtype is not torch.float32 or tensor.dim() != dim):
+            raise InputError(f"{name} must be float32 with {dim} axes, not {tensor.dtype} with {tensor.dim()}")
+
+
+def _run(x, h0, c0, *options):  # type: ignore[no-untyped-def]
+    _check(x, 3, h0, c0)
+    return run(x, h0, c0, *options)
+
+
+def _run_packed(data, batch_sizes, h0, c0, *options):  # type: ignore[no-untyped-def]
+    _check(data, 2, h0, c0)
+    first = batch_sizes[0] if batch_sizes.dim() == 1 and batch_sizes.shape[0] else 0
+    if batch_sizes.dtype is not torch.int64 or not 0 < first <= data.shape[0]:
+        raise InputError("batch_sizes must be numbers of sequences, int64 in one axis")
+    return run_packed(data, batch_sizes, h0, c0, *options)
+
+
 # `Library` instead of `custom_op`: a call is faster by a microsecond.
 _library = torch.library.Library("cellstream", "DEF")
 _library.define(
@@ -122,8 +150,8 @@ _library.define(
     "recurrent_packed(Tensor data, Tensor batch_sizes, Tensor? h0, Tensor? c0, Tensor[] weights, "
     "str mode, int layers, bool bidirectional) -> (Tensor, Tensor, Tensor)"
 )
-_library.impl("recurrent", run, "CPU")
-_library.impl("recurrent_packed", run_packed, "CPU")
+_library.impl("recurrent", _run, "CPU")
+_library.impl("recurrent_packed", _run_packed, "CPU")
 torch.library.register_fake("cellstream::recurrent", _fake, lib=_library)
 torch.library.register_fake("cellstream::recurrent_packed", _fake_packed, lib=_library)
 recurrent = torch.ops.cellstream.recurrent.default
