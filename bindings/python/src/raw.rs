@@ -164,6 +164,10 @@ struct At {
 }
 
 impl At {
+    fn new(address: usize, values: usize) -> At {
+        At { address, values }
+    }
+
     /// Whether there is no array, or one of this many values, aligned.
     fn fits(self, values: usize) -> bool {
         self.address == 0
@@ -210,19 +214,6 @@ struct Arrays<'a> {
 }
 
 impl Places {
-    /// From pairs of an address and a number of values.
-    fn new([x, h0, c0, y, hn, cn]: [(usize, usize); 6]) -> Places {
-        let at = |(address, values)| At { address, values };
-        Places {
-            x: at(x),
-            h0: at(h0),
-            c0: at(c0),
-            y: at(y),
-            hn: at(hn),
-            cn: at(cn),
-        }
-    }
-
     /// The arrays, if they have `rows` rows of input and output, and states of `batch` sequences.
     ///
     /// # Errors
@@ -324,10 +315,11 @@ impl RawSession {
         }
     }
 
-    /// Runs sequences in arrays, each an address and a number of values: float32, row-major. Arrays
+    /// Runs sequences in arrays, each an address and its number of values: float32, row-major. Arrays
     /// of other sizes than the model's are refused. The caller keeps them alive and to itself
     /// until this returns.
-    #[pyo3(signature = (steps, batch, is_batch_first, x, h0, c0, y, hn, cn))]
+    #[pyo3(signature = (steps, batch, is_batch_first, x, x_values, h0, h0_values, c0, c0_values, y, y_values,
+        hn, hn_values, cn, cn_values))]
     #[expect(clippy::too_many_arguments, reason = "a tuple would cost time")]
     fn run(
         &self,
@@ -335,14 +327,27 @@ impl RawSession {
         steps: usize,
         batch: usize,
         is_batch_first: bool,
-        x: (usize, usize),
-        h0: (usize, usize),
-        c0: (usize, usize),
-        y: (usize, usize),
-        hn: (usize, usize),
-        cn: (usize, usize),
+        x: usize,
+        x_values: usize,
+        h0: usize,
+        h0_values: usize,
+        c0: usize,
+        c0_values: usize,
+        y: usize,
+        y_values: usize,
+        hn: usize,
+        hn_values: usize,
+        cn: usize,
+        cn_values: usize,
     ) -> PyResult<()> {
-        let places = Places::new([x, h0, c0, y, hn, cn]);
+        let places = Places {
+            x: At::new(x, x_values),
+            h0: At::new(h0, h0_values),
+            c0: At::new(c0, c0_values),
+            y: At::new(y, y_values),
+            hn: At::new(hn, hn_values),
+            cn: At::new(cn, cn_values),
+        };
         let layout = match is_batch_first {
             true => Layout::BatchMajor,
             false => Layout::TimeMajor,
@@ -358,20 +363,34 @@ impl RawSession {
 
     /// As `run`, for packed sequences: `x` and `y` have the rows of all sequences at a step, then
     /// those at the next; `batch_sizes` has the number of sequences at each step, longest first.
-    #[pyo3(signature = (batch_sizes, x, h0, c0, y, hn, cn))]
+    #[pyo3(signature = (batch_sizes, x, x_values, h0, h0_values, c0, c0_values, y, y_values,
+        hn, hn_values, cn, cn_values))]
     #[expect(clippy::too_many_arguments, reason = "a tuple would cost time")]
     fn run_packed(
         &self,
         py: Python<'_>,
         batch_sizes: Vec<Whole<usize>>,
-        x: (usize, usize),
-        h0: (usize, usize),
-        c0: (usize, usize),
-        y: (usize, usize),
-        hn: (usize, usize),
-        cn: (usize, usize),
+        x: usize,
+        x_values: usize,
+        h0: usize,
+        h0_values: usize,
+        c0: usize,
+        c0_values: usize,
+        y: usize,
+        y_values: usize,
+        hn: usize,
+        hn_values: usize,
+        cn: usize,
+        cn_values: usize,
     ) -> PyResult<()> {
-        let places = Places::new([x, h0, c0, y, hn, cn]);
+        let places = Places {
+            x: At::new(x, x_values),
+            h0: At::new(h0, h0_values),
+            c0: At::new(c0, c0_values),
+            y: At::new(y, y_values),
+            hn: At::new(hn, hn_values),
+            cn: At::new(cn, cn_values),
+        };
         let batch_sizes: Vec<usize> = batch_sizes.into_iter().map(|size| size.0).collect();
         let rows = packed_rows(&batch_sizes)?;
         self.with(py, |state| {

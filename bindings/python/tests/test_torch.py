@@ -497,6 +497,19 @@ def test_values_in_other_forms() -> None:
             same(ours(x, (state, state)), layer(x, (state, state)))
 
 
+def test_state_dicts_of_tensors() -> None:
+    layer = nn.LSTM(8, 16)
+    x = torch.randn(5, 2, 8)
+    with torch.no_grad():
+        expected = layer(x)[0]
+    model = cellstream.Model.from_state_dict(dict(layer.named_parameters()))
+    found = cellstream.Session(model).run(x.requires_grad_()).output
+    same(torch.from_numpy(found), expected)
+    halves = {name: weight.bfloat16() for name, weight in layer.state_dict().items()}
+    rounded = {name: weight.float().numpy() for name, weight in halves.items()}
+    assert cellstream.Model.from_state_dict(halves) == cellstream.Model.from_state_dict(rounded)
+
+
 def test_a_report_names_what_is_left_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     class Own(nn.GRU):
         pass

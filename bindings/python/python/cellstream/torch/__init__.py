@@ -48,8 +48,8 @@ def optimize(module: M, *, freeze: bool = False, verbose: bool = False) -> M:
     Parameters, hooks and methods stay as they are, and so does ``isinstance(layer, nn.LSTM)``. A
     layer that may compute something else is left alone: one of a subclass, of a class that
     PyTorch's parametrisation or quantisation makes, or with hooks, such as those of
-    ``torch.nn.utils.weight_norm`` and ``prune``. :func:`report` names those and the reasons; there
-    is a warning where no layer is left.
+    ``torch.nn.utils.weight_norm`` and ``prune``. :func:`report` names those and the reasons. There
+    is a warning where no layer computes on cellstream.
 
     :param module: any module, or a recurrent layer itself. Run it in evaluation mode, inside
         ``torch.inference_mode()`` or ``torch.no_grad()``: where a gradient may be asked for, the

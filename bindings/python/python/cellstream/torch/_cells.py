@@ -79,15 +79,19 @@ class CellPath:
             if type(h) is not Tensor or h.shape != shape or not _is_as_it_is(h):
                 return None
         hn = x.new_empty(shape)
-        h0 = 0 if h is None else h.data_ptr()
+        # All shapes have been checked.
+        taken, size = batch * features, batch * self.hidden
+        x0, h0 = x.data_ptr(), 0 if h is None else h.data_ptr()
+        c0 = 0 if c is None else c.data_ptr()
+        if (x0 | h0 | c0) & 3:  # not aligned
+            return None
         # The output of the only step is its hidden state.
+        arrays = x0, taken, h0, size, c0, size, hn.data_ptr(), size, 0, 0
         if self.is_lstm:
             cn = x.new_empty(shape)
-            c0 = 0 if c is None else c.data_ptr()
-            addresses = x.data_ptr(), h0, c0, hn.data_ptr(), 0, cn.data_ptr()
-            self.session.run(1, batch, False, *addresses)
+            self.session.run(1, batch, False, *arrays, cn.data_ptr(), size)
             return hn, cn
-        self.session.run(1, batch, False, x.data_ptr(), h0, 0, hn.data_ptr(), 0, 0)
+        self.session.run(1, batch, False, *arrays, 0, 0)
         return hn
 
 

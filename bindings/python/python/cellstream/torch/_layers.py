@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from functools import update_wrapper
 from typing import Any, Optional
 
@@ -17,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._native import RawSession
 from ..errors import InputError
+from ._cells import CellPath
 from ._operators import recurrent, recurrent_packed, run, run_packed, sizes_of
 from ._sessions import sessions
 
@@ -124,6 +126,23 @@ class OnCellstream(nn.Module):
             return self._run_original(input, hx)
         return self._on_cellstream(input, hx, weights, in_graph)
 
+    def _trains(self) -> bool:
+        """Whether a gradient of the weights is wanted; then the original runs without checks."""
+        first = self._parameters.get(self._names()[0])
+        return torch.is_grad_enabled() and first is not None and first.requires_grad
+
+    def _path(self, weights: list[Tensor]) -> Any:
+        """The fast path for these weights."""
+        raise NotImplementedError
+
+    def _remember(self, x: Tensor) -> None:
+        """Makes the fast path for inputs like this one, if cellstream computes it."""
+        weights = self._weights()
+        if weights is None or not _can_run(x, weights):
+            return
+        if not any(weight.is_inference() for weight in weights):
+            self.__dict__["_fast_path"] = self._path(weights)
+
     def freeze(self) -> None:
         """Makes the weights need no gradient, until :meth:`restore`."""
         weights = self._parameters.items()
@@ -194,11 +213,10 @@ class _FastPath:
         first, second, features = x.shape
         return features == self.input and first > 0 and second > 0
 
-    def is_current(self, layer: Recurrent) -> bool:
-        """Whether the session is that of the layer's weights, on PyTorch's threads."""
+    def is_current(self, parameters: Mapping[str, Optional[Tensor]]) -> bool:
+        """Whether the session is that of these weights, on PyTorch's threads."""
         if sessions.clears != self.clears or torch.get_num_threads() != self.threads:
             return False
-        parameters = layer._parameters
         for name, weight, version, address in self.weights:
             if (
                 parameters.get(name) is not weight
@@ -219,16 +237,18 @@ class _FastPath:
             return None
         hn = torch.empty(blocks, batch, hidden)
         address = x.data_ptr()
-        if address % 4:
+        if address & 3:
             return None
-        inputs = (address, x.numel()), (0, 0), (0, 0)
-        outputs = (y.data_ptr(), y.numel()), (hn.data_ptr(), hn.numel())
+        # All shapes have been checked.
+        rows, states = first * second, blocks * batch
+        arrays = address, rows * self.input, 0, 0, 0, 0, y.data_ptr(), rows * output
+        hidden_state = hn.data_ptr(), states * hidden
         if cell:
             cn = torch.empty(blocks, batch, cell)
-            last = (cn.data_ptr(), cn.numel())
-            self.session.run(steps, batch, self.batch_first, *inputs, *outputs, last)
+            cell_state = cn.data_ptr(), states * cell
+            self.session.run(steps, batch, self.batch_first, *arrays, *hidden_state, *cell_state)
             return y, (hn, cn)
-        self.session.run(steps, batch, self.batch_first, *inputs, *outputs, (0, 0))
+        self.session.run(steps, batch, self.batch_first, *arrays, *hidden_state, 0, 0)
         return y, hn
 
 
@@ -259,6 +279,8 @@ class Recurrent(OnCellstream, RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``forward`` of the original layer."""
+        if self._trains():
+            return self._run_original(input, hx)
         if torch.compiler.is_compiling():
             return self._checked(input, hx, True)
         if _is_observed():
@@ -266,7 +288,7 @@ class Recurrent(OnCellstream, RNNBase):
         if hx is not None:
             return self._checked(input, hx, False)
         path: Optional[_FastPath] = self.__dict__.get("_fast_path")
-        is_current = path is not None and path.is_current(self)
+        is_current = path is not None and path.is_current(self._parameters)
         if path is not None and is_current and type(input) is Tensor and path.takes(self, input):
             result = path.run(input)
             if result is not None:
@@ -276,13 +298,8 @@ class Recurrent(OnCellstream, RNNBase):
             self._remember(input)
         return result
 
-    def _remember(self, x: Tensor) -> None:
-        """Makes the fast path for inputs like this one, if cellstream computes it."""
-        weights = self._weights()
-        if weights is None or not _can_run(x, weights):
-            return
-        if not any(weight.is_inference() for weight in weights):
-            self.__dict__["_fast_path"] = _FastPath(self, weights)
+    def _path(self, weights: list[Tensor]) -> _FastPath:
+        return _FastPath(self, weights)
 
     def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         packed = isinstance(input, PackedSequence)
@@ -367,11 +384,26 @@ class Cell(OnCellstream, RNNCellBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``forward`` of the original cell."""
+        if self._trains():
+            return self._run_original(input, hx)
         if torch.compiler.is_compiling():
             return self._checked(input, hx, True)
         if _is_observed():
             return self._run_original(input, hx)
-        return self._checked(input, hx, False)
+        path: Optional[CellPath] = self.__dict__.get("_fast_path")
+        is_current = path is not None and path.is_current(self._parameters)
+        if path is not None and is_current:
+            result = path.run(input, hx)
+            if result is not None:
+                return result
+        result = self._checked(input, hx, False)
+        if not is_current and type(input) is Tensor:
+            self._remember(input)
+        return result
+
+    def _path(self, weights: list[Tensor]) -> CellPath:
+        sizes = self.input_size, self.hidden_size
+        return CellPath(self._names(), weights, self._mode(), *sizes)
 
     def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         mode = self._mode()

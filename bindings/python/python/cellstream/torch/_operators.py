@@ -83,8 +83,8 @@ def run(
     x, h0, c0 = _aligned(x), _contiguous(h0), _contiguous(c0)
     sizes = sizes_of(weights, mode, layers, bidirectional)
     results = _results(x, (first, second), batch, sizes)
-    arrays = [_array(array) for array in (x, h0, c0, *results)]
-    session.run(steps, batch, batch_first, *arrays)
+    y, hn, cn = map(_array, results)
+    session.run(steps, batch, batch_first, *_array(x), *_array(h0), *_array(c0), *y, *hn, *cn)
     return results
 
 
@@ -104,8 +104,8 @@ def run_packed(
     data, h0, c0 = _aligned(data), _contiguous(h0), _contiguous(c0)
     sizes = sizes_of(weights, mode, layers, bidirectional)
     results = _results(data, (data.shape[0],), counts[0], sizes)
-    arrays = [_array(array) for array in (data, h0, c0, *results)]
-    session.run_packed(counts, *arrays)
+    y, hn, cn = map(_array, results)
+    session.run_packed(counts, *_array(data), *_array(h0), *_array(c0), *y, *hn, *cn)
     return results
 
 
