@@ -1,8 +1,8 @@
 //! NumPy arrays to slices and back.
 
 use numpy::{
-    IxDyn, PyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
-    PyUntypedArrayMethods,
+    IxDyn, PyArray, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
+    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
@@ -18,48 +18,90 @@ pub fn numpy<'py>(py: Python<'py>) -> PyResult<&'py Bound<'py, PyModule>> {
     Ok(module.bind(py))
 }
 
-/// float32 values in row-major order: the array itself where it is that, else a copy. Objects with
-/// `__dlpack__` and no `__array__`, such as those of JAX, are taken by DLPack.
+/// The array that NumPy makes of a value: in this machine's byte order, aligned, row-major; the
+/// value itself where it is that, else a copy. Objects with `__dlpack__` and no `__array__`, such
+/// as those of JAX, are taken by DLPack.
+///
+/// # Errors
+/// What NumPy refuses, and masked arrays.
+pub fn plain<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let py = value.py();
+    let numpy = numpy(py)?;
+    let has = |name| value.hasattr(name);
+    if has(intern!(py, "mask"))? && has(intern!(py, "fill_value"))? {
+        let why = "it is a masked array; its filled() is an array without a mask";
+        return Err(Error::input(why).into());
+    }
+    let value = if has(intern!(py, "detach"))? {
+        // A tensor of PyTorch, which may need a gradient.
+        value.call_method0(intern!(py, "detach"))?
+    } else if has(intern!(py, "__dlpack__"))? && !has(intern!(py, "__array__"))? {
+        numpy.call_method1(intern!(py, "from_dlpack"), (value,))?
+    } else {
+        value.clone()
+    };
+    let array = numpy.call_method1(intern!(py, "asarray"), (value,))?;
+    let array = array.cast_into::<PyUntypedArray>()?;
+    let dtype = array.dtype();
+    let is_native = dtype.is_native_byteorder() != Some(false);
+    if is_native && array.is_aligned() && array.is_c_contiguous() {
+        return Ok(array);
+    }
+    let native = dtype.call_method1(intern!(py, "newbyteorder"), ("=",))?;
+    let needs = ["C", "ALIGNED"];
+    let array = numpy.call_method1(intern!(py, "require"), (array, native, needs))?;
+    Ok(array.cast_into::<PyUntypedArray>()?)
+}
+
+/// The error for a value that is no [plain] array.
+pub fn no_array(what: &str, why: PyErr, py: Python<'_>) -> Error {
+    let class = if why.is_instance_of::<PyMemoryError>(py) {
+        Class::TooLarge
+    } else {
+        Class::Input
+    };
+    Error::new(class, format!("{what}: {}", why.value(py)))
+}
+
+/// float32 values in row-major order: the array itself where it is that, else a [plain] copy.
 pub struct Floats<'py>(PyReadonlyArrayDyn<'py, f32>);
 
 impl<'py> Floats<'py> {
     /// # Errors
     /// `InputError` for what is no array of numbers.
     pub fn of(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Floats<'py>> {
-        if let Ok(array) = value.cast::<PyArrayDyn<f32>>()
+        if value.is_exact_instance_of::<PyUntypedArray>()
+            && let Ok(array) = value.cast::<PyArrayDyn<f32>>()
             && array.is_c_contiguous()
+            && array.is_aligned()
         {
             return Ok(Floats(array.try_readonly().map_err(Error::input)?));
         }
-        let py = value.py();
-        let convert = || {
-            let numpy = numpy(py)?;
-            let has = |name| value.hasattr(name);
-            let value = if has(intern!(py, "detach"))? {
-                // A tensor of PyTorch, which may need a gradient, or have a type that NumPy lacks.
-                { value.call_method0(intern!(py, "detach"))? }.call_method0(intern!(py, "float"))?
-            } else if has(intern!(py, "__dlpack__"))? && !has(intern!(py, "__array__"))? {
-                numpy.call_method1(intern!(py, "from_dlpack"), (value,))?
-            } else {
-                value.clone()
-            };
-            let options = pyo3::types::PyDict::new(py);
-            options.set_item("dtype", numpy.getattr(intern!(py, "float32"))?)?;
-            let array = numpy.getattr(intern!(py, "ascontiguousarray"))?;
-            let array = array.call((numpy.call_method1("asarray", (value,))?,), Some(&options))?;
-            Ok::<_, PyErr>(array.cast_into::<PyArrayDyn<f32>>()?)
-        };
-        let array = convert().map_err(|why| {
-            let class = match why.is_instance_of::<PyMemoryError>(py) {
-                true => Class::TooLarge,
-                false => Class::Input,
-            };
-            PyErr::from(Error::new(
-                class,
-                format!("{name} is no array of numbers: {why}"),
-            ))
-        })?;
+        let array = Floats::converted(value)
+            .map_err(|why| no_array(&format!("{name} is no array of numbers"), why, value.py()))?;
         Ok(Floats(array.try_readonly().map_err(Error::input)?))
+    }
+
+    fn converted(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
+        let py = value.py();
+        let array = match value.getattr_opt(intern!(py, "is_floating_point"))? {
+            // A tensor of PyTorch may have a type that NumPy lacks, such as bfloat16.
+            Some(is_float) if is_float.call0()?.is_truthy()? => {
+                plain(&value.call_method0(intern!(py, "float"))?)?
+            }
+            _ => plain(value)?,
+        };
+        let dtype = array.dtype();
+        // NumPy would convert texts, times and complex numbers as well.
+        let name = dtype.typeobj().name()?;
+        if !matches!(dtype.kind(), b'b' | b'i' | b'u' | b'f') && name != "bfloat16" {
+            return Err(Error::input(format!("its elements are of the type {name}")).into());
+        }
+        let float32 = numpy(py)?.getattr(intern!(py, "float32"))?;
+        let options = pyo3::types::PyDict::new(py);
+        options.set_item("copy", false)?;
+        let array = array.call_method(intern!(py, "astype"), (float32,), Some(&options))?;
+        Ok(array.cast_into::<PyArrayDyn<f32>>()?)
     }
 
     /// As [`Floats::of`], for an argument that may be left out.
@@ -88,11 +130,12 @@ impl<'py> FloatsOut<'py> {
     pub fn of(name: &str, value: &Bound<'py, PyAny>, shape: &[usize]) -> PyResult<FloatsOut<'py>> {
         let refused = || {
             Error::input(format!(
-                "{name} must be a writeable float32 array of shape {shape:?} in row-major order"
+                "{name} must be a writeable, aligned float32 array of shape {shape:?} in row-major \
+                 order, and not an input"
             ))
         };
         let array = value.cast::<PyArrayDyn<f32>>().map_err(|_| refused())?;
-        if array.shape() != shape || !array.is_c_contiguous() {
+        if array.shape() != shape || !array.is_c_contiguous() || !array.is_aligned() {
             return Err(refused().into());
         }
         Ok(FloatsOut(array.try_readwrite().map_err(|_| refused())?))
@@ -109,15 +152,13 @@ pub fn lengths(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<
         return Ok(None);
     };
     let py = value.py();
-    let list = numpy(py)?
-        .call_method1(intern!(py, "asarray"), (value,))?
-        .call_method0(intern!(py, "tolist"))?;
-    let lengths = list.extract::<Vec<usize>>().map_err(|_| {
-        PyErr::from(Error::input(format!(
-            "{name} must be one axis of integers, 0 or more"
-        )))
-    })?;
-    Ok(Some(lengths))
+    let list = || {
+        let array = numpy(py)?.call_method1(intern!(py, "asarray"), (value,))?;
+        let list = array.call_method0(intern!(py, "tolist"))?;
+        list.extract::<Vec<usize>>()
+    };
+    let wrong = |_| Error::input(format!("{name} must be one axis of integers, 0 or more"));
+    Ok(Some(list().map_err(wrong)?))
 }
 
 /// Zeros for an array of this shape.

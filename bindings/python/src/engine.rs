@@ -14,12 +14,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::Floats;
+use crate::count::{Count, priority};
 use crate::errors::{Class, Error};
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::ticket::Ticket;
 use crate::time::deadline;
-use crate::whole::{Whole, given};
 
 /// Serves one model to many users: batches single steps of all requests that are under way.
 ///
@@ -27,8 +27,14 @@ use crate::whole::{Whole, given};
 ///
 /// :param policy: ``cellular``, or another name of ``cellstream load --help``.
 /// :param max_batch: the largest number of rows of a batch.
-/// :param max_steps: the longest sequence of a model with a reverse direction, which runs whole.
-/// :param max_requests: requests beyond it are refused with :class:`OverloadedError`.
+/// :param max_steps: the longest sequence of a model with a reverse direction, which runs whole;
+///     1000 by default.
+/// :param max_requests: requests that have not ended; those beyond it are refused with
+///     :class:`OverloadedError`. Likewise all limits below.
+/// :param max_nodes: their steps together; of a model with a reverse direction, the sequences.
+/// :param max_request_nodes: steps of one request.
+/// :param max_bytes: memory of their inputs, states and outputs.
+/// :param max_streams: open streams.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Engine {
     /// `None` after `close`.
@@ -71,21 +77,22 @@ fn flat<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Floats<'py>> {
     }
 }
 
-/// Drops the engine without the interpreter: its reply thread, which is joined, may wait for it.
+/// Calls `work` without the interpreter, for which threads that it waits for may wait; `None`: the
+/// interpreter is ending, and the process with it.
+fn detached<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    Python::try_attach(|py| py.detach(work))
+}
+
+/// The reply thread is joined.
 impl Drop for Engine {
     fn drop(&mut self) {
         let engine = self
             .engine
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        let Some(engine) = engine.take() else {
-            return;
-        };
-        let mut engine = Some(engine);
-        let dropped = Python::try_attach(|py| py.detach(|| drop(engine.take())));
-        if dropped.is_none() {
-            // The interpreter is ending, and the process with it.
-            std::mem::forget(engine.take());
+        let mut engine = engine.take();
+        if engine.is_some() && detached(|| drop(engine.take())).is_none() {
+            std::mem::forget(engine);
         }
     }
 }
@@ -94,19 +101,22 @@ impl Drop for Engine {
 impl Engine {
     #[new]
     #[pyo3(signature = (model, *, policy="cellular", max_batch=None, workers=None, plan=None,
-        max_steps=Whole(1000), max_requests=None), text_signature = "(model, *, \
-        policy='cellular', max_batch=None, workers=None, plan=None, max_steps=1000, \
-        max_requests=None)")]
+        max_steps=None, max_requests=None, max_nodes=None, max_request_nodes=None, max_bytes=None,
+        max_streams=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         model: &Model,
         policy: &str,
-        max_batch: Option<Whole<usize>>,
+        max_batch: Option<Count>,
         workers: Option<&str>,
         plan: Option<&Plan>,
-        max_steps: Whole<usize>,
-        max_requests: Option<Whole<usize>>,
+        max_steps: Option<Count>,
+        max_requests: Option<Count>,
+        max_nodes: Option<Count>,
+        max_request_nodes: Option<Count>,
+        max_bytes: Option<Count>,
+        max_streams: Option<Count>,
     ) -> PyResult<Engine> {
         let policy: PolicyKind = policy.parse().map_err(Error::input)?;
         let workers = match workers {
@@ -122,17 +132,34 @@ impl Engine {
             workers,
             ..EngineOptions::default()
         };
-        if let Some(max) = given(max_batch) {
+        if let Some(max) = max_batch {
+            let max = max.within("max_batch", 1..=EngineOptions::MAX_ROWS)?;
             options.sizes = vec![BatchSizes { min: 1, max }];
         }
-        if let Some(requests) = given(max_requests) {
-            options.limits.requests = requests;
+        let limits = &mut options.limits;
+        for (name, asked, limit) in [
+            ("max_requests", max_requests, &mut limits.requests),
+            ("max_nodes", max_nodes, &mut limits.nodes),
+            (
+                "max_request_nodes",
+                max_request_nodes,
+                &mut limits.request_nodes,
+            ),
+            ("max_bytes", max_bytes, &mut limits.bytes),
+            ("max_streams", max_streams, &mut limits.streams),
+        ] {
+            if let Some(asked) = asked {
+                *limit = asked.positive(name)?;
+            }
         }
+        let max_steps = max_steps
+            .unwrap_or_else(|| Count::from(1000_usize))
+            .positive("max_steps")?;
         let (model, plan) = (&model.0, plan.map(|plan| plan.plan.clone()));
         let signature = model.signature();
         let start = || -> Result<(serve::Engine, Stack), Error> {
             let mut cells = Cells::new();
-            let stack = Stack::add(&mut cells, Arc::clone(model), plan, max_steps.0)?;
+            let stack = Stack::add(&mut cells, Arc::clone(model), plan, max_steps)?;
             Ok((serve::Engine::start(cells, &options)?, stack))
         };
         let (engine, stack) = py.detach(start)?;
@@ -154,23 +181,25 @@ impl Engine {
     ///     ``[steps, output_size]``.
     /// :param priority: from 0 to 255; higher ones come first.
     /// :param timeout: seconds after which the request ends with :class:`DeadlineError`.
-    #[pyo3(signature = (x, *, states=None, outputs="last", priority=Whole(0), timeout=None),
+    #[pyo3(signature = (x, *, states=None, outputs="last", priority=Count::from(0_usize), timeout=None),
         text_signature = "($self, x, *, states=None, outputs='last', priority=0, timeout=None)")]
     fn submit(
-        &self,
+        slf: Bound<'_, Engine>,
         py: Python<'_>,
         x: &Bound<'_, PyAny>,
         states: Option<Vec<Bound<'_, PyAny>>>,
         outputs: &str,
-        priority: Whole<u8>,
+        priority: Count,
         timeout: Option<f64>,
     ) -> PyResult<Ticket> {
+        let this = slf.get();
+        let priority = self::priority(priority)?;
         let x = Floats::of("x", x)?;
-        if x.shape().len() != 2 || x.shape()[1] != self.input {
+        if x.shape().len() != 2 || x.shape()[1] != this.input {
             let why = format!(
                 "x has the shape {:?}; it must be [steps, {}]",
                 x.shape(),
-                self.input
+                this.input
             );
             return Err(Error::input(why).into());
         }
@@ -196,17 +225,23 @@ impl Engine {
             .collect::<PyResult<Vec<_>>>()?;
         let deadline = deadline(timeout)?;
         let values = x.values()?;
-        let ticket = self.with(py, |engine| {
+        let ticket = this.with(py, |engine| {
             let initial = (!states.is_empty()).then_some(&states[..]);
-            let graph = self.stack.unfold(values, initial, kind)?;
-            let mut request = Request::new(graph).priority(priority.0);
+            let graph = this.stack.unfold(values, initial, kind)?;
+            let mut request = Request::new(graph).priority(priority);
             if let Some(deadline) = deadline {
                 request = request.deadline(deadline);
             }
             Ok(engine.submit(request)?)
         })?;
-        let answer = async move { ticket.await.map(|response| response.values) };
-        Ok(Ticket::new(answer, self.output, is_last))
+        // An engine that nobody names any more ends with its last request.
+        let engine = slf.clone().unbind();
+        let answer = async move {
+            let response = ticket.await;
+            drop(engine);
+            response.map(|response| response.values)
+        };
+        Ok(Ticket::new(answer, this.output, is_last))
     }
 
     /// Opens a stream, whose steps come one by one.
@@ -225,7 +260,7 @@ impl Engine {
             made_in: engine.made_in,
             input: engine.input,
             output: engine.output,
-            _engine: slf.unbind(),
+            engine: slf.unbind(),
         })
     }
 
@@ -257,7 +292,8 @@ impl Engine {
         Ok(entries)
     }
 
-    /// Ends all requests and the workers.
+    /// Ends all requests and the workers. An engine that nobody names any more, not even a
+    /// :class:`Ticket`, ends as well.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.made_in.is_forked() {
             return Err(Error::forked("engine").into());
@@ -283,7 +319,7 @@ impl Engine {
     }
 }
 
-/// An open stream of an engine.
+/// An open stream of an engine. One that nobody names any more ends as by :meth:`close`.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Stream {
     /// `None` after `close`.
@@ -291,7 +327,20 @@ pub struct Stream {
     made_in: ProcessMark,
     input: usize,
     output: usize,
-    _engine: Py<Engine>,
+    engine: Py<Engine>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let stream = self
+            .stream
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut stream = stream.take();
+        if !self.made_in.is_forked() {
+            detached(|| drop(stream.take().map(serve::engine::Stream::close)));
+        }
+    }
 }
 
 impl Stream {
@@ -306,17 +355,17 @@ impl Stream {
 #[pymethods]
 impl Stream {
     /// Adds a step, ``[input_size]``; its answer is ``[output_size]``.
-    #[pyo3(signature = (x, *, priority=Whole(0), timeout=None),
+    #[pyo3(signature = (x, *, priority=Count::from(0_usize), timeout=None),
         text_signature = "($self, x, *, priority=0, timeout=None)")]
     fn push(
         &self,
         py: Python<'_>,
         x: &Bound<'_, PyAny>,
-        priority: Whole<u8>,
+        priority: Count,
         timeout: Option<f64>,
     ) -> PyResult<Ticket> {
         let x = Floats::of("x", x)?;
-        if x.shape() != [self.input] && x.shape() != [1, self.input] {
+        if x.shape() != [self.input] {
             let why = format!(
                 "x has the shape {:?}; it must be [{}]",
                 x.shape(),
@@ -325,7 +374,7 @@ impl Stream {
             return Err(Error::input(why).into());
         }
         let options = StepOptions {
-            priority: priority.0,
+            priority: self::priority(priority)?,
             deadline: deadline(timeout)?,
         };
         let values = x.values()?;
@@ -333,7 +382,13 @@ impl Stream {
             Some(stream) => Ok(stream.push_with(values, options)?),
             None => Err(Error::new(Class::Request, "the stream is closed")),
         })?;
-        Ok(Ticket::new(step.into_future(), self.output, true))
+        let engine = self.engine.clone_ref(py);
+        let answer = async move {
+            let answer = step.await;
+            drop(engine);
+            answer
+        };
+        Ok(Ticket::new(answer, self.output, true))
     }
 
     /// The states after the last answered step.

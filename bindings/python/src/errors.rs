@@ -8,7 +8,7 @@ use cellstream::plan::PlanFileError;
 use cellstream::tune::TuneError;
 use cellstream_network as network;
 use cellstream_serve as serve;
-use cellstream_serve::engine::EngineError;
+use cellstream_serve::scheduler::{Reason, Refused};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -122,6 +122,62 @@ classes! {
     serve::networks::NetworkError => Input;
 }
 
+impl From<serve::engine::EngineError> for Error {
+    fn from(error: serve::engine::EngineError) -> Error {
+        use serve::engine::EngineError;
+        let class = match error {
+            EngineError::Team { .. }
+            | EngineError::Cell { .. }
+            | EngineError::Spawn { .. }
+            | EngineError::SpawnReplies { .. }
+            | EngineError::Stopped
+            | EngineError::Panicked { .. } => Class::Other,
+            _ => Class::Input,
+        };
+        Error::new(class, error)
+    }
+}
+
+/// Why a request was refused, with the keyword of `Engine` that has the limit.
+fn refused(why: &Refused) -> String {
+    let keyword = match why.reason() {
+        Reason::Requests => "max_requests",
+        Reason::Nodes => "max_nodes",
+        Reason::RequestNodes => "max_request_nodes",
+        Reason::Bytes => "max_bytes",
+        Reason::Streams => "max_streams",
+        Reason::Steps => "",
+        _ => return why.to_string(),
+    };
+    match *why {
+        Refused::Overloaded {
+            what, have, most, ..
+        } if keyword.is_empty() => {
+            format!("overloaded: {have} {what} of at most {most} wait; wait for an answer first")
+        }
+        Refused::Overloaded {
+            what,
+            have,
+            needs,
+            most,
+            ..
+        } => format!(
+            "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise \
+             {keyword} of the Engine",
+            if needs > most {
+                ""
+            } else {
+                "try again later, or "
+            }
+        ),
+        Refused::RequestNodes { nodes, most } => format!(
+            "the request would have {nodes} steps; the limit of one request is {most}; divide the \
+             request, or raise {keyword} of the Engine"
+        ),
+        _ => why.to_string(),
+    }
+}
+
 impl From<RunError> for Error {
     fn from(error: RunError) -> Error {
         let class = match error {
@@ -149,16 +205,6 @@ impl From<SessionError> for Error {
         let class = match error {
             SessionError::Pack(PackError::Plan(_)) => Class::Plan,
             SessionError::TooLarge { .. } => Class::TooLarge,
-            _ => Class::Other,
-        };
-        Error::new(class, error)
-    }
-}
-
-impl From<EngineError> for Error {
-    fn from(error: EngineError) -> Error {
-        let class = match error {
-            EngineError::Sizes { .. } | EngineError::TooManyRows { .. } => Class::Input,
             _ => Class::Other,
         };
         Error::new(class, error)
@@ -207,7 +253,8 @@ impl From<serve::engine::SubmitError> for Error {
         use serve::engine::SubmitError;
         let class = match error {
             SubmitError::Forked => Class::Forked,
-            SubmitError::Refused(_) => Class::Overloaded,
+            SubmitError::Refused(why) => return Error::new(Class::Overloaded, refused(&why)),
+            SubmitError::Graph(_) => Class::Input,
             _ => Class::Request,
         };
         Error::new(class, error)

@@ -3,6 +3,7 @@
 //! ```text
 //! errors.rs    the exceptions of cellstream/errors.py
 //! arrays.rs    NumPy arrays to slices and back
+//! count.rs     integers as arguments
 //! model.rs     Model
 //! plan.rs      Plan and tune
 //! session.rs   Session
@@ -14,7 +15,6 @@
 //! interrupt.rs Ctrl-C during long calls
 //! openmp.rs    the threads of PyTorch, for RawSession
 //! time.rs      seconds as durations and deadlines
-//! whole.rs     whole numbers in a range
 //! types.rs     values of the classes of cellstream/_types.py
 //! ```
 //!
@@ -22,6 +22,7 @@
 //! is released while cellstream computes or waits.
 
 mod arrays;
+mod count;
 mod engine;
 mod errors;
 mod interrupt;
@@ -35,7 +36,6 @@ mod streams;
 mod ticket;
 mod time;
 mod types;
-mod whole;
 
 use pyo3::prelude::*;
 

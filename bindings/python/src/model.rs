@@ -1,6 +1,6 @@
 //! `Model`: a recurrent stack with its weights.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cellstream::model::{self as core, Cell, Layout, Precision, SafetensorsOptions};
@@ -144,7 +144,10 @@ impl Model {
     }
 
     /// Writes a safetensors file that :meth:`open` reads back, whole or not at all.
+    ///
+    /// :param path: ends with ``.safetensors``.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        check_ending(&path, "safetensors")?;
         Ok(py.detach(|| self.0.save_safetensors(path).map_err(Error::from))?)
     }
 
@@ -227,9 +230,25 @@ impl Model {
     }
 }
 
+/// # Errors
+/// `InputError` for a path with another ending, by which nobody would read the file back.
+fn check_ending(path: &Path, ending: &str) -> Result<(), Error> {
+    match path
+        .extension()
+        .is_some_and(|found| found.eq_ignore_ascii_case(ending))
+    {
+        true => Ok(()),
+        false => Err(Error::input(format!(
+            "{}: the file is written as .{ending}, so its name must end with that",
+            path.display()
+        ))),
+    }
+}
+
 /// Writes an ONNX file with the recurrent weights of another in 8 bits; returns their names.
 #[pyfunction]
 pub fn quantize(py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<Vec<String>> {
+    check_ending(&target, "onnx")?;
     let quantized = || -> Result<Vec<String>, Error> {
         let graph = QuantizedGraph::of(&source)?;
         cellstream::atomic_file::write(&target, |out| out.write_all(&graph.bytes))

@@ -15,14 +15,14 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMapping};
 
-use crate::arrays::numpy;
+use crate::arrays::{no_array, plain};
+use crate::count::{Count, threads_asked};
 use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::precision;
-use crate::plan::{effort, threads_asked};
+use crate::plan::effort;
 use crate::time::duration;
 use crate::types::made;
-use crate::whole::Whole;
 
 /// A whole ONNX graph: its recurrent and dense layers on cellstream, the others on tract.
 #[pyclass(frozen, module = "cellstream")]
@@ -31,6 +31,7 @@ pub struct Network {
     made_in: ProcessMark,
 }
 
+/// A tensor of a [plain] array, if its elements are of this type.
 fn tensor_of<T>(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<Tensor>>
 where
     T: Element + Clone,
@@ -40,11 +41,7 @@ where
         return Ok(None);
     };
     let values = array.try_readonly().map_err(Error::input)?;
-    let values = match values.as_slice() {
-        // In row-major order, which `as_slice` alone does not promise.
-        Ok(values) if array.is_c_contiguous() => values.to_vec(),
-        _ => values.as_array().iter().cloned().collect(),
-    };
+    let values = values.as_slice().map_err(Error::input)?.to_vec();
     Ok(Some(
         Tensor::new(array.shape(), values).map_err(Error::from)?,
     ))
@@ -52,8 +49,8 @@ where
 
 /// A tensor of an array, or of what NumPy makes an array of.
 fn tensor(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-    let array = numpy(value.py())?.call_method1("asarray", (value,))?;
-    let array = array.cast_into::<PyUntypedArray>().map_err(PyErr::from)?;
+    let array = plain(value)
+        .map_err(|why| no_array(&format!("input {name:?} is no array"), why, value.py()))?;
     macro_rules! first {
         ($($type:ty),*) => {
             $(if let Some(tensor) = tensor_of::<$type>(&array)? {
@@ -135,7 +132,7 @@ impl Network {
     fn open(
         py: Python<'_>,
         path: PathBuf,
-        threads: Option<Whole<usize>>,
+        threads: Option<Count>,
         precision: Option<&str>,
     ) -> PyResult<Network> {
         let options = NetworkOptions {

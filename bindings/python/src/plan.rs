@@ -4,17 +4,16 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cellstream::machine::Topology;
 use cellstream::model as core;
 use cellstream::plan::{self, Stamp};
 use cellstream::tune::{Effort, Options};
 use pyo3::prelude::*;
 
+use crate::count::{Count, threads};
 use crate::errors::Error;
 use crate::interrupt::{Progress, watched};
 use crate::model::Model;
 use crate::time::duration;
-use crate::whole::{Whole, given};
 
 /// How a session runs a model on this machine, for requests of certain sizes.
 #[pyclass(frozen, module = "cellstream")]
@@ -22,30 +21,6 @@ pub struct Plan {
     pub plan: plan::Plan,
     /// What it is for: its text names the model.
     model: Arc<core::Model>,
-}
-
-/// The most threads that may be asked for.
-const MAX_THREADS: usize = 1024;
-
-/// The number of threads asked for.
-///
-/// # Errors
-/// `InputError` for none, or for more than a machine has any use for.
-pub fn threads_asked(asked: Option<Whole<usize>>) -> Result<Option<usize>, Error> {
-    match given(asked) {
-        Some(threads) if threads == 0 || threads > MAX_THREADS => Err(Error::input(format!(
-            "threads must be 1 to {MAX_THREADS}, not {threads}"
-        ))),
-        asked => Ok(asked),
-    }
-}
-
-/// The number of threads asked for, or one for each core.
-///
-/// # Errors
-/// As [`threads_asked`].
-pub fn threads(asked: Option<Whole<usize>>) -> Result<usize, Error> {
-    Ok(threads_asked(asked)?.unwrap_or_else(|| Topology::detect().team_size()))
 }
 
 /// The effort of this name.
@@ -60,15 +35,6 @@ pub fn effort(name: &str) -> Result<Effort, Error> {
     }
 }
 
-/// # Errors
-/// `InputError` for no sequences or no steps.
-fn check_sizes(batch: usize, steps: usize) -> Result<(), Error> {
-    match batch > 0 && steps > 0 {
-        true => Ok(()),
-        false => Err(Error::input("batch and steps must be 1 or more")),
-    }
-}
-
 #[pymethods]
 impl Plan {
     /// A plan without measuring. Without ``batch`` and ``steps`` it has the usual sizes: 1, 4 and
@@ -77,17 +43,17 @@ impl Plan {
     #[pyo3(signature = (model, batch=None, steps=None, *, threads=None))]
     fn estimate(
         model: &Model,
-        batch: Option<Whole<usize>>,
-        steps: Option<Whole<usize>>,
-        threads: Option<Whole<usize>>,
+        batch: Option<Count>,
+        steps: Option<Count>,
+        threads: Option<Count>,
     ) -> PyResult<Plan> {
         let cores = self::threads(threads)?;
-        let (batch, steps) = (given(batch), given(steps));
         let plan = match (batch, steps) {
             (None, None) => plan::Plan::estimate_usual(&model.0, cores),
-            _ => {
-                let (batch, steps) = (batch.unwrap_or(1), steps.unwrap_or(1));
-                check_sizes(batch, steps)?;
+            (batch, steps) => {
+                let size = |asked: Option<Count>| asked.unwrap_or_else(|| Count::from(1_usize));
+                let batch = size(batch).positive("batch")?;
+                let steps = size(steps).positive("steps")?;
                 plan::Plan::estimate(&model.0, batch, steps, cores)
             }
         };
@@ -182,7 +148,8 @@ impl Plan {
 ///
 /// :param sizes: sequences and steps of the requests to tune for.
 /// :param seconds: time for all sizes together.
-/// :param lengths: lengths of sequences, assigned in turn; all have the size's steps by default.
+/// :param lengths: lengths of sequences, assigned in turn and cut to the size's steps, which all
+///     have by default.
 /// :param progress: called with the fraction of the time, from 0 to 1, and a text. Where it returns
 ///     ``False``, the tuning ends with its result so far.
 #[pyfunction]
@@ -192,18 +159,22 @@ impl Plan {
 pub fn tune(
     py: Python<'_>,
     model: &Model,
-    sizes: Vec<(Whole<usize>, Whole<usize>)>,
-    threads: Option<Whole<usize>>,
+    sizes: Vec<(Count, Count)>,
+    threads: Option<Count>,
     seconds: f64,
     effort: &str,
-    lengths: Vec<Whole<usize>>,
+    lengths: Vec<Count>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
-    let sizes = sizes.into_iter().map(|(batch, steps)| (batch.0, steps.0));
-    let threads = self::threads(threads)?;
-    let mut options = Options::new(sizes.collect(), threads, duration(seconds)?);
+    let sizes = sizes.into_iter().map(|(batch, steps)| {
+        let (batch, steps) = (batch.positive("batch")?, steps.positive("steps")?);
+        Ok::<_, Error>((batch, steps))
+    });
+    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
+    let lengths = { lengths.into_iter() }.map(|length| length.any("a length"));
+    let mut options = Options::new(sizes, self::threads(threads)?, duration(seconds)?);
     options.effort = self::effort(effort)?;
-    options.lengths = lengths.into_iter().map(|length| length.0).collect();
+    options.lengths = lengths.collect::<Result<_, _>>()?;
     let network = &model.0;
     let tuned = watched(py, progress, |watch| {
         cellstream::tune::tune(network, &options, |now| {

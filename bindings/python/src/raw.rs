@@ -13,10 +13,10 @@ use cellstream::model::{self as core, Input, InputError, Layout, Output, Signatu
 use cellstream::plan::Plan;
 use pyo3::prelude::*;
 
+use crate::count::Count;
 use crate::errors::Error;
 use crate::model::Model;
 use crate::openmp::OpenMp;
-use crate::whole::Whole;
 
 /// Runs on addresses; for :mod:`cellstream.torch`.
 #[pyclass(frozen, module = "cellstream")]
@@ -369,7 +369,7 @@ impl RawSession {
     fn run_packed(
         &self,
         py: Python<'_>,
-        batch_sizes: Vec<Whole<usize>>,
+        batch_sizes: Vec<Count>,
         x: usize,
         x_values: usize,
         h0: usize,
@@ -391,7 +391,8 @@ impl RawSession {
             hn: At::new(hn, hn_values),
             cn: At::new(cn, cn_values),
         };
-        let batch_sizes: Vec<usize> = batch_sizes.into_iter().map(|size| size.0).collect();
+        let batch_sizes = { batch_sizes.into_iter() }.map(|size| size.any("a batch size"));
+        let batch_sizes = batch_sizes.collect::<Result<Vec<_>, _>>()?;
         let rows = packed_rows(&batch_sizes)?;
         self.with(py, |state| {
             // SAFETY: as in `run`.

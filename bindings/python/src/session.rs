@@ -10,12 +10,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::arrays::{Floats, FloatsOut, array, lengths, zeros};
+use crate::count::{Count, threads};
 use crate::errors::Error;
 use crate::model::Model;
-use crate::plan::{Plan, threads};
+use crate::plan::Plan;
 use crate::streams::{StateShape, StreamState};
 use crate::types::made;
-use crate::whole::Whole;
 
 /// Runs a model. Threads may share a session; its runs come one after the other.
 ///
@@ -181,20 +181,20 @@ impl Session {
         py: Python<'_>,
         model: &Model,
         plan: Option<&Plan>,
-        threads: Option<Whole<usize>>,
+        threads: Option<Count>,
     ) -> PyResult<Session> {
         if plan.is_some() && threads.is_some() {
             let why = "threads applies without a plan only: a plan has its number of threads";
             return Err(Error::input(why).into());
         }
-        let cores = self::threads(threads)?;
+        let threads = self::threads(threads)?;
         let model = &model.0;
         let make = || -> Result<Session, Error> {
             let estimated;
             let plan = match plan {
                 Some(plan) => &plan.plan,
                 None => {
-                    estimated = core_plan::Plan::estimate_usual(model, cores);
+                    estimated = core_plan::Plan::estimate_usual(model, threads);
                     &estimated
                 }
             };
@@ -288,22 +288,25 @@ impl Session {
     /// :param h0: initial hidden states, as those of :meth:`run`; zero by default.
     /// :param c0: initial cell states, likewise.
     /// :raises InputError: for a model with a reverse direction, which needs whole sequences.
-    #[pyo3(signature = (batch=Whole(1), *, h0=None, c0=None),
+    #[pyo3(signature = (batch=Count::from(1_usize), *, h0=None, c0=None),
         text_signature = "($self, batch=1, *, h0=None, c0=None)")]
     fn stream(
         slf: Bound<'_, Session>,
-        batch: Whole<usize>,
+        batch: Count,
         h0: Option<&Bound<'_, PyAny>>,
         c0: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<StreamState> {
         if slf.get().step_operations.is_none() {
             return Err(Error::from(RunError::NotStreamable).into());
         }
-        StreamState::new(&slf, batch.0, h0, c0)
+        let batch = batch.any("batch")?;
+        StreamState::new(&slf, batch, h0, c0)
     }
 
     /// Makes room for inputs of this size, which a run otherwise does when it needs it.
-    fn reserve(&self, py: Python<'_>, batch: Whole<usize>, steps: Whole<usize>) -> PyResult<()> {
-        Ok(py.detach(|| self.lock()?.reserve(batch.0, steps.0).map_err(Error::from))?)
+    fn reserve(&self, py: Python<'_>, batch: Count, steps: Count) -> PyResult<()> {
+        let batch = batch.any("batch")?;
+        let steps = steps.any("steps")?;
+        Ok(py.detach(|| self.lock()?.reserve(batch, steps).map_err(Error::from))?)
     }
 }

@@ -245,3 +245,195 @@ assert (session.run(None, x)[0] == before[0]).all()
 """
     ended = subprocess.run([sys.executable, "-c", program], input=node("LSTM"), capture_output=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("how", ["add_initializer", "add_external_initializers"])
+@pytest.mark.parametrize("names", [["W"], ["R", "B"], ["W", "R", "B"]])
+def test_weights_of_the_options_replace_those_of_the_file(how: str, names: list[str]) -> None:
+    rng = np.random.default_rng(11)
+    shapes = {"W": (1, 36, 6), "R": (1, 36, 9), "B": (1, 72)}
+    # Of a size from which ONNX Runtime takes external data.
+    values = {name: rng.uniform(-1, 1, shapes[name]).astype(np.float32) for name in names}
+    held = {name: ort.OrtValue.ortvalue_from_numpy(value) for name, value in values.items()}
+    model = onnx.load_from_string(node("LSTM"))
+    if how == "add_external_initializers":
+        for tensor in model.graph.initializer:
+            if tensor.name in names:
+                tensor.ClearField("raw_data")
+                tensor.data_location = TensorProto.EXTERNAL
+                entry = tensor.external_data.add()
+                entry.key, entry.value = "location", "absent.bin"
+    data = model.SerializeToString()
+
+    def options() -> ort.SessionOptions:
+        made = ort.SessionOptions()
+        made.log_severity_level = 4
+        if how == "add_initializer":
+            for name, value in held.items():
+                made.add_initializer(name, value)
+        else:
+            made.add_external_initializers(list(held), list(held.values()))
+        return made
+
+    theirs = ort.InferenceSession(data, options(), providers=["CPUExecutionProvider"])
+    mine = ort.InferenceSession(data, ep.session_options(options()))
+    assert ep.claimed_nodes(mine)
+    # The weights of the options in a file of their own: what both must give.
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
+    of_file = plain(model.SerializeToString())
+    for steps, batch in ((7, 2), (60, 1), (3, 40)):
+        given = arrays(of_file, steps, batch)
+        expected = of_file.run(None, given)
+        same(theirs.run(None, given), expected, 1e-5)
+        same(mine.run(None, given), expected, 1e-5)
+
+
+def test_states_of_the_options_replace_those_of_the_file() -> None:
+    model = onnx.load_from_string(node("LSTM", states=True))
+    for name in ("h", "c"):
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 2, 9), np.float32), name))
+    del model.graph.input[1:]
+    data = model.SerializeToString()
+    h = np.random.default_rng(4).normal(size=(1, 2, 9)).astype(np.float32)
+    held = ort.OrtValue.ortvalue_from_numpy(h)
+    options = ort.SessionOptions()
+    options.add_initializer("h", held)
+    mine = ort.InferenceSession(data, ep.session_options(options))
+    assert ep.claimed_nodes(mine)
+    x = np.random.default_rng(5).normal(size=(4, 2, 6)).astype(np.float32)
+    given = {"X": x, "h": h, "c": np.zeros_like(h)}
+    same(mine.run(None, {"X": x}), plain(node("LSTM", states=True)).run(None, given), 1e-5)
+
+
+def test_weights_of_another_shape_are_an_error() -> None:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    held = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 36, 4), np.float32))
+    options.add_initializer("W", held)
+    with pytest.raises(Exception, match="shape"):
+        session = ort.InferenceSession(node("LSTM"), ep.session_options(options))
+        session.run(None, {"X": np.zeros((3, 1, 6), np.float32)})
+
+
+def branches() -> bytes:
+    """An LSTM in each branch of an If, with weights of its own."""
+    made = []
+    for at, name in enumerate(("then", "else")):
+        graph = onnx.load_from_string(node("LSTM", seed=at + 1, outputs="Y")).graph
+        for tensor in graph.initializer:
+            tensor.name += name
+        lstm = graph.node[0]
+        lstm.input[:] = [lstm.input[0], *(value + name for value in lstm.input[1:])]
+        lstm.name, lstm.output[0], graph.output[0].name, graph.name = name, f"y_{name}", f"y_{name}", name
+        del graph.input[:]
+        made.append(graph)
+    chosen = helper.make_node("If", ["which"], ["y"], then_branch=made[0], else_branch=made[1])
+    x = helper.make_tensor_value_info("X", TensorProto.FLOAT, ["steps", "batch", 6])
+    which = helper.make_tensor_value_info("which", TensorProto.BOOL, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([chosen], "branches", [x, which], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10).SerializeToString()
+
+
+def test_nodes_in_both_branches() -> None:
+    model = branches()
+    mine, theirs = ours(model), plain(model)
+    version = tuple(int(part) for part in ort.__version__.split(".")[:3])
+    # Before 1.24.4 the names of claimed nodes of two graphs are the same.
+    assert len(ep.claimed_nodes(mine)) == (2 if version >= (1, 24, 4) else 1)
+    x = np.random.default_rng(0).normal(size=(9, 2, 6)).astype(np.float32)
+    for which in (True, False):
+        given = {"X": x, "which": np.array(which)}
+        same(mine.run(None, given), theirs.run(None, given), 1e-5)
+
+
+def test_options_that_have_the_provider_keep_it() -> None:
+    options = ep.session_options()
+    assert ep.session_options(options) is options
+    session = ort.InferenceSession(node("LSTM"), options)
+    assert len(ep.claimed_nodes(session)) == 1
+
+
+def program(text: str, *lines: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program in a process of its own, with a model on its standard input."""
+    return subprocess.run([sys.executable, "-c", text], input=b"".join(lines), capture_output=True, timeout=120)
+
+
+def test_options_older_than_the_registration_are_an_error() -> None:
+    ended = program(
+        """
+import sys
+import numpy as np, onnxruntime, cellstream, cellstream.onnxruntime as ep
+model = sys.stdin.buffer.read()
+old = ep.session_options()
+ep.unregister()
+for again in range(2):
+    try:
+        onnxruntime.InferenceSession(model, old, enable_fallback=0)
+        raise SystemExit("made")
+    except Exception as why:
+        assert "make new options" in str(why), why
+    ep.register()
+try:
+    ep.session_options(old)
+    raise SystemExit("accepted")
+except cellstream.CellstreamError as why:
+    assert "make new ones" in str(why), why
+session = onnxruntime.InferenceSession(model, ep.session_options())
+assert ep.claimed_nodes(session)
+session.run(None, {"X": np.zeros((4, 1, 6), np.float32)})
+print("done")
+""",
+        node("LSTM"),
+    )
+    assert ended.stdout == b"done\n", ended.stderr
+
+
+@pytest.mark.parametrize("first_run", ["parent", "child"])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_child_goes_on_with_the_session(threads: int, first_run: str) -> None:
+    ended = program(
+        f"""
+import os, signal, sys
+import numpy as np, onnxruntime, cellstream.onnxruntime as ep
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = {threads}
+session = onnxruntime.InferenceSession(sys.stdin.buffer.read(), ep.session_options(options))
+assert ep.claimed_nodes(session)
+inputs = [{{"X": np.full((steps, batch, 6), 0.25, np.float32)}} for steps, batch in ((50, 1), (50, 8))]
+if {first_run == "parent"}:
+    session.run(None, inputs[0])
+
+def sums():
+    return [float(session.run(None, one)[0].astype(np.float64).sum()) for one in inputs * 3]
+
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os.write(write, repr(sums()).encode())
+    grandchild = os.fork()
+    if grandchild == 0:
+        signal.alarm(60)
+        sums()
+        os._exit(0)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert os.read(read, 10_000).decode() == repr(sums())
+print("done")
+""",
+        node("LSTM", hidden=64, direction="bidirectional"),
+    )
+    assert ended.stdout == b"done\n", ended.stderr
+
+
+def test_compiled_models_are_refused_in_words(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry("ep.context_file_path", str(tmp_path / "compiled.onnx"))
+    with pytest.raises(Exception, match="EPContext"):
+        ort.InferenceSession(node("LSTM"), ep.session_options(options), enable_fallback=0)
+    with pytest.raises(Exception, match="EPContext"):
+        ort.ModelCompiler(ep.session_options(), node("LSTM")).compile_to_bytes()

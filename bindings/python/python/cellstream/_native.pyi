@@ -49,8 +49,9 @@ class Model:
         batch_first: Optional[bool] = None,
         precision: Optional[_Precision] = None,
     ) -> Model:
-        """Reads a file: ``.onnx``, ``.safetensors``, or a checkpoint of PyTorch (``.pt``, ``.pth``,
-        ``.bin``, of which no code is executed).
+        """Reads a file, whose bytes tell its kind: ONNX, safetensors, or a checkpoint of PyTorch
+        (``.pt``, ``.ckpt``, ``.bin``, …), of which no code is executed. A file of a set, or the
+        index of the set, stands for all of its files.
 
         :param prefix: selects the stack in a state dict whose tensor names start with it.
         :param cell: ``lstm``, ``gru``, ``light_gru``, ``rnn_tanh`` or ``rnn_relu``, where a state
@@ -73,7 +74,10 @@ class Model:
         ``[gates * hidden, input]``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, and so on."""
 
     def save(self, path: _Path) -> None:
-        """Writes a safetensors file that :meth:`open` reads back, whole or not at all."""
+        """Writes a safetensors file that :meth:`open` reads back, whole or not at all.
+
+        :param path: ends with ``.safetensors``.
+        """
 
     def in_precision(self, precision: _Precision) -> Model:
         """The same model with its weights rounded."""
@@ -167,7 +171,8 @@ def tune(
 
     :param sizes: sequences and steps of the requests to tune for.
     :param seconds: time for all sizes together.
-    :param lengths: lengths of sequences, assigned in turn; all have the size's steps by default.
+    :param lengths: lengths of sequences, assigned in turn and cut to the size's steps, which all
+        have by default.
     :param progress: called with the fraction of the time, from 0 to 1, and a text. Where it returns
         ``False``, the tuning ends with its result so far.
     """
@@ -368,15 +373,25 @@ class Engine:
         max_batch: Optional[int] = None,
         workers: Optional[Literal["one-per-core", "one-over-all"]] = None,
         plan: Optional[Plan] = None,
-        max_steps: int = 1000,
+        max_steps: Optional[int] = None,
         max_requests: Optional[int] = None,
+        max_nodes: Optional[int] = None,
+        max_request_nodes: Optional[int] = None,
+        max_bytes: Optional[int] = None,
+        max_streams: Optional[int] = None,
     ) -> Self:
         """Starts the workers.
 
         :param policy: ``cellular``, or another name of ``cellstream load --help``.
         :param max_batch: the largest number of rows of a batch.
-        :param max_steps: the longest sequence of a model with a reverse direction, which runs whole.
-        :param max_requests: requests beyond it are refused with :class:`OverloadedError`.
+        :param max_steps: the longest sequence of a model with a reverse direction, which runs whole;
+            1000 by default.
+        :param max_requests: requests that have not ended; those beyond it are refused with
+            :class:`OverloadedError`. Likewise all limits below.
+        :param max_nodes: their steps together; of a model with a reverse direction, the sequences.
+        :param max_request_nodes: steps of one request.
+        :param max_bytes: memory of their inputs, states and outputs.
+        :param max_streams: open streams.
         """
 
     def submit(
@@ -412,7 +427,8 @@ class Engine:
         ``busy_seconds``."""
 
     def close(self) -> None:
-        """Ends all requests and the workers."""
+        """Ends all requests and the workers. An engine that nobody names any more, not even a
+        :class:`Ticket`, ends as well."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -425,7 +441,7 @@ class Engine:
 
 @final
 class Stream:
-    """An open stream of an engine."""
+    """An open stream of an engine. One that nobody names any more ends as by :meth:`close`."""
 
     def push(self, x: ArrayLike, *, priority: int = 0, timeout: Optional[float] = None) -> Ticket:
         """Adds a step, ``[input_size]``; its answer is ``[output_size]``."""

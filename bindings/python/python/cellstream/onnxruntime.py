@@ -33,6 +33,12 @@ PROVIDER = "CellstreamExecutionProvider"
 
 _REGISTRATION = "cellstream"
 
+_MARK = "cellstream.registration"
+"""The entry of options that have the provider: the number of its registration."""
+
+_ended = 0
+"""Registrations that have ended. Options have the devices of theirs."""
+
 
 def library_path() -> str:
     """The path of the shared library, for ``RegisterExecutionProviderLibrary`` of a Python process.
@@ -63,8 +69,13 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Takes the execution provider back. End all sessions that use it before."""
+    """Takes the execution provider back. End all sessions that use it before.
+
+    Options of :func:`session_options` cannot be used any more then: a session made of them is an error.
+    """
+    global _ended
     if _devices():
+        _ended += 1
         onnxruntime.unregister_execution_provider_library(_REGISTRATION)
 
 
@@ -73,10 +84,23 @@ def session_options(
 ) -> onnxruntime.SessionOptions:
     """Options of a session whose recurrent nodes run on cellstream.
 
-    :param options: options to which the provider is added; new ones by default.
+    :param options: options to which the provider is added, unless they have it. By default new ones, which log
+        errors only: ONNX Runtime warns of each model that has nodes for other providers, too.
+    :raises CellstreamError: if the provider was added before :func:`unregister`.
     """
     register()
-    options = onnxruntime.SessionOptions() if options is None else options
+    if options is None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+    try:
+        registration = options.get_session_config_entry(_MARK)
+    except RuntimeError:  # there is no such entry
+        registration = None
+    if registration == str(_ended):
+        return options
+    if registration is not None:
+        raise CellstreamError("these options got the provider before it was unregistered; make new ones")
+    options.add_session_config_entry(_MARK, str(_ended))
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_provider_for_devices(_devices(), {})
     return options
