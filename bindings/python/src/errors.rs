@@ -222,12 +222,23 @@ impl From<TuneError> for Error {
     }
 }
 
+/// As the crate's text, with the keyword of `Network.open`.
+fn unchecked(node: &str, operator: &str) -> String {
+    format!(
+        "node {node:?}: operator {operator} has not passed ONNX's own test cases here; \
+         unchecked=True runs it, and its results may be wrong"
+    )
+}
+
 impl From<network::NetworkError> for Error {
     fn from(error: network::NetworkError) -> Error {
         use network::NetworkError;
-        let class = match error {
+        let class = match &error {
             NetworkError::Input { .. } => Class::Input,
             NetworkError::PlanFile { .. } => Class::Plan,
+            NetworkError::Unchecked { node, operator } => {
+                return Error::new(Class::Model, unchecked(node, operator));
+            }
             _ => Class::Model,
         };
         Error::new(class, error)

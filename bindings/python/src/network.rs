@@ -126,18 +126,31 @@ impl Network {
 impl Network {
     /// Reads an ONNX file.
     ///
+    /// :param threads: those that all recurrent layers share; one for each core by default.
+    /// :param precision: that of the weights of all recurrent layers; that of the file by default.
+    /// :param plan_bytes: most bytes of the plans that are kept, each for other shapes of the inputs;
+    ///     512 MiB by default. The last one is kept in any case.
+    /// :param unchecked: run operators, too, that have not been compared with ONNX's own test cases;
+    ///     their results may be wrong.
     /// :raises ModelError: for a file that is not a supported model.
     #[staticmethod]
-    #[pyo3(signature = (path, *, threads=None, precision=None))]
+    #[pyo3(signature = (path, *, threads=None, precision=None, plan_bytes=None,
+        unchecked=false))]
     fn open(
         py: Python<'_>,
         path: PathBuf,
         threads: Option<Count>,
         precision: Option<&str>,
+        plan_bytes: Option<Count>,
+        unchecked: bool,
     ) -> PyResult<Network> {
         let options = NetworkOptions {
             threads: threads_asked(threads)?,
             precision: self::precision(precision)?,
+            plan_bytes: plan_bytes
+                .map(|bytes| bytes.any("plan_bytes"))
+                .transpose()?,
+            unchecked,
             ..NetworkOptions::default()
         };
         let open = || core::Network::open_with(path, options).map_err(Error::from);
@@ -182,6 +195,18 @@ impl Network {
             results.set_item(output.name, array(py, output.tensor)?)?;
         }
         Ok(results)
+    }
+
+    /// The plans that are ``kept`` and their ``bytes``, without the constants of the file; how many
+    /// were ``made`` and ``evicted``.
+    fn plan_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.here()?.plan_stats();
+        let entries = PyDict::new(py);
+        entries.set_item("kept", stats.kept)?;
+        entries.set_item("bytes", stats.bytes)?;
+        entries.set_item("made", stats.made)?;
+        entries.set_item("evicted", stats.evicted)?;
+        Ok(entries)
     }
 
     /// Finds the fastest plan of each recurrent layer for these inputs and uses it from now on;

@@ -327,10 +327,21 @@ class Network:
 
     @staticmethod
     def open(
-        path: _Path, *, threads: Optional[int] = None, precision: Optional[_Precision] = None
+        path: _Path,
+        *,
+        threads: Optional[int] = None,
+        precision: Optional[_Precision] = None,
+        plan_bytes: Optional[int] = None,
+        unchecked: bool = False,
     ) -> Network:
         """Reads an ONNX file.
 
+        :param threads: those that all recurrent layers share; one for each core by default.
+        :param precision: that of the weights of all recurrent layers; that of the file by default.
+        :param plan_bytes: most bytes of the plans that are kept, each for other shapes of the inputs;
+            512 MiB by default. The last one is kept in any case.
+        :param unchecked: run operators, too, that have not been compared with ONNX's own test cases;
+            their results may be wrong.
         :raises ModelError: for a file that is not a supported model.
         """
 
@@ -345,6 +356,10 @@ class Network:
     def run(self, arrays: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
         """Runs the graph on named arrays; returns all outputs by name. The first run with inputs of
         other shapes takes longer."""
+
+    def plan_stats(self) -> dict[str, int]:
+        """The plans that are ``kept`` and their ``bytes``, without the constants of the file; how many
+        were ``made`` and ``evicted``."""
 
     def tune(
         self,
