@@ -359,6 +359,29 @@ def test_state_dicts_of_pytorch() -> None:
     assert cellstream.Model.from_state_dict(rounded) == cellstream.Model.from_state_dict(same)
 
 
+def test_tensors_of_pytorch_are_arrays(model: cellstream.Model, x: np.ndarray) -> None:
+    torch = pytest.importorskip("torch")
+    session = cellstream.Session(model)
+    y = session.run(x).output
+    tensor = torch.from_numpy(x)
+    for same in (tensor, tensor.clone().requires_grad_(), tensor.double().requires_grad_()):
+        np.testing.assert_array_equal(session.run(same).output, y)
+    rounded = tensor.bfloat16()
+    np.testing.assert_array_equal(session.run(rounded).output, session.run(rounded.float().numpy()).output)
+    assert session.run(tensor.int()).output.shape == y.shape
+    for wrong in (tensor.to(torch.complex64), tensor.to_sparse(), tensor.to("meta")):
+        with pytest.raises(cellstream.InputError, match="^x is no array of numbers"):
+            session.run(wrong)
+    path = CASES / "07_unsorted_pack_LSTM_batch_firstTrue_enforce_sortedFalse_biTrue_lastFalse_script.onnx"
+    recorded = np.load(path.with_suffix(".npz"))
+    given = {name[3:]: torch.from_numpy(recorded[name]) for name in recorded.files if name.startswith("in:")}
+    network = cellstream.Network.open(path, threads=1)
+    for name, value in network.run({**given, "X": given["X"].requires_grad_()}).items():
+        np.testing.assert_allclose(value, recorded[f"out:{name}"], atol=1e-5)
+    with pytest.raises(cellstream.InputError, match='^input "X" is no array'):
+        network.run({**given, "X": given["X"].bfloat16()})
+
+
 def test_an_engine_without_a_name_answers_its_requests(tensors: dict, model: cellstream.Model, x: np.ndarray) -> None:
     expected = lstm(tensors, x)[:, 0]
     one = np.ascontiguousarray(x[:, 0])
