@@ -6,13 +6,11 @@
 use std::ops::RangeInclusive;
 
 use cellstream::machine::Topology;
+use cellstream::plan::MAX_THREADS;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use crate::errors::Error;
-
-/// The most threads of a team.
-const MAX_THREADS: usize = 32_767;
 
 /// An integer of any size. What is out of range is refused by [`Count::within`], which knows the
 /// name of the argument.
@@ -74,7 +72,7 @@ impl Count {
 /// The number of threads asked for.
 ///
 /// # Errors
-/// `InputError` for none, and for more than a team can have.
+/// `InputError` for none, and for more than a plan can have.
 pub fn threads_asked(asked: Option<Count>) -> Result<Option<usize>, Error> {
     let within = |count: Count| count.within("threads", 1..=MAX_THREADS);
     asked.map(within).transpose()
