@@ -7,7 +7,7 @@ use cellstream::execute::team::catch_panic_silently;
 use cellstream::machine::Topology;
 use cellstream::model::Precision;
 use tract_onnx::pb::tensor_shape_proto::dimension;
-use tract_onnx::pb::{GraphProto, ModelProto, ValueInfoProto, type_proto};
+use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 
 use crate::control_flow::deciding_inputs;
 use crate::executors::Executors;
@@ -183,7 +183,7 @@ impl Network {
         if inputs.iter().any(|input| input.name.is_empty()) {
             return Err(malformed("an input of the graph has no name"));
         }
-        check_types(graph)?;
+        check_types(&inputs)?;
         operators::check(
             graph,
             &model.opset_import,
@@ -477,8 +477,8 @@ impl Network {
             .map(|input| input.name.as_str())
             .collect();
         let plan = catch_panic_silently(|| Plan::new(&self.model, &self.executors, &names, known));
-        plan.unwrap_or_else(|panic| {
-            let why = format!("tract panicked: {}", panic.message());
+        plan.unwrap_or_else(|_| {
+            let why = PANICKED.into();
             Err(NetworkError::Plan { why })
         })
     }
@@ -501,33 +501,34 @@ fn known_of(values: &[&Tensor], by_value: impl Fn(usize) -> bool) -> Vec<Known> 
     known.collect()
 }
 
-/// Runs a plan. tract panics at some graphs that contradict themselves.
+/// The reason where tract panics, as it does at some graphs: the text of a panic says nothing about
+/// the graph.
+const PANICKED: &str = "it contradicts itself, or has an operator in a form that is not supported";
+
+/// Runs a plan.
 fn run_plan(plan: &Plan, values: &[&Tensor]) -> Result<Vec<Tensor>, NetworkError> {
     let ran = catch_panic_silently(|| plan.run(values));
-    ran.unwrap_or_else(|panic| {
-        let why = format!("tract panicked: {}", panic.message());
+    ran.unwrap_or_else(|_| {
+        let why = PANICKED.into();
         Err(NetworkError::Run { why })
     })
 }
 
 /// Checks that tensors of the types of all inputs can be given.
-fn check_types(graph: &GraphProto) -> Result<(), NetworkError> {
-    source::inputs_of(graph).try_for_each(|info| {
-        let kind = info.r#type.as_ref().and_then(|of| of.value.as_ref());
-        let number = kind.map(|type_proto::Value::TensorType(tensor)| tensor.elem_type);
-        match number {
-            Some(number) if number != 0 && ElementType::of_onnx(number).is_none() => {
-                Err(NetworkError::Input {
-                    name: info.name.clone(),
-                    why: format!(
-                        "ONNX's element type {number} is not supported; begin the graph with a \
-                         supported type, such as float32, and a Cast"
-                    ),
-                })
-            }
-            _ => Ok(()),
-        }
-    })
+fn check_types(inputs: &[NetworkPort]) -> Result<(), NetworkError> {
+    let mut unsupported = inputs
+        .iter()
+        .filter_map(|input| Some((input, input.unsupported_type.as_ref()?)));
+    match unsupported.next() {
+        None => Ok(()),
+        Some((input, name)) => Err(NetworkError::Input {
+            name: input.name.clone(),
+            why: format!(
+                "its type is {name}, which is not supported; begin the graph with a supported \
+                 type, such as float32, and a Cast"
+            ),
+        }),
+    }
 }
 
 pub(crate) fn port(info: &ValueInfoProto) -> NetworkPort {

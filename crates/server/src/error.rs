@@ -227,18 +227,12 @@ impl From<GraphError> for InferError {
         match error {
             GraphError::Plan { why } | GraphError::Run { why } => InferError::invalid(format!(
                 "the model cannot take these inputs: {}",
-                plain(&why)
+                why.lines().next().unwrap_or_default()
             )),
             error @ GraphError::Input { .. } => InferError::invalid(error),
             error => InferError::new(ErrorKind::Internal, error),
         }
     }
-}
-
-/// The first line of a reason, without the name of the library that panicked.
-fn plain(why: &str) -> &str {
-    let line = why.lines().next().unwrap_or_default();
-    line.strip_prefix("tract panicked: ").unwrap_or(line)
 }
 
 #[cfg(test)]
