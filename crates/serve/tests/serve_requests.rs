@@ -21,7 +21,7 @@ use cellstream_serve::cell_graph::{
     Ports, Reader, Source,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Response, SubmitError, Ticket, Workers};
-use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::policy::{BatchSteps, PolicyKind};
 use cellstream_serve::scheduler::{End, Limits, Refused};
 use gate::{Gate, Gated, PATIENCE, drained, ended};
 
@@ -59,6 +59,7 @@ fn scene(rows: usize, options: EngineOptions) -> Scene {
         workers: Workers::OneOver(1),
         sizes: vec![BatchSizes { min: 1, max: rows }],
         steps_at_once: 1,
+        batch_steps: BatchSteps::Fixed(1),
         ..options
     };
     Scene {

@@ -53,7 +53,7 @@ pub struct Arguments {
     #[arg(long)]
     pub strict: bool,
     /// Batching policy of models whose config.toml names none
-    #[arg(long, value_name = "POLICY", default_value_t = PolicyKind::Cellular)]
+    #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: PolicyKind,
     /// Cores of a worker: 1 for many small requests, more for few requests of large models
     #[arg(long, value_name = "N", default_value_t = 1,

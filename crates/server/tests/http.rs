@@ -479,8 +479,8 @@ fn metadata_configuration_statistics_and_health_are_told() {
         "cellstream_request_seconds_count{model=\"lstm\",version=\"1\"} 1",
         "cellstream_ready_rows{model=\"lstm\",version=\"1\"} 0",
         "cellstream_open_sequences{model=\"both\",version=\"1\"} 0",
-        "cellstream_worker_busy_seconds_total{policy=\"cellular\",worker=\"0\"}",
-        "cellstream_worker_alive{policy=\"cellular\",worker=\"0\"} 1",
+        "cellstream_worker_busy_seconds_total{policy=\"ebatch\",worker=\"0\"}",
+        "cellstream_worker_alive{policy=\"ebatch\",worker=\"0\"} 1",
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }

@@ -26,7 +26,8 @@ pub struct EngineOptions {
     /// steps of their rows not counted. A worker with a device gets the next ones while the last of
     /// these is in flight.
     pub tasks_at_once: usize,
-    /// Maximum number of steps of a chain in one batch, for cells that [support
+    /// Under other policies than [`PolicyKind::EBatch`]: maximum number of steps of a chain in one
+    /// batch, for cells that [support
     /// it](crate::cell_graph::Cell::supports_multiple_steps). More steps read the weights less
     /// often. All steps together have at most
     /// [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows: four steps of up to 4
@@ -34,8 +35,8 @@ pub struct EngineOptions {
     /// between batches, not between the steps of a batch. A cancellation is reported immediately;
     /// its rows are freed after the batch. Decoders, trees and streams run one step at a time.
     pub steps_at_once: usize,
-    /// Steps of a batch under [`PolicyKind::EBatch`], which heeds them instead of `steps_at_once`.
-    /// Buffers are allocated for the most steps of the most rows.
+    /// Steps of a batch under [`PolicyKind::EBatch`]. Buffers are allocated for the most steps of the
+    /// most rows.
     pub batch_steps: BatchSteps,
     /// Limits of the accepted requests.
     pub limits: Limits,
@@ -81,13 +82,11 @@ impl EngineOptions {
 }
 
 impl Default for EngineOptions {
-    /// Cellular batching, one worker a core, one task at once, because a decision takes
-    /// much less time than a cell and a new request joins sooner. Up to four steps of small batches
-    /// at once, because they read the weights less often. A reply
-    /// thread. Idle streams stay open.
+    /// The policy `ebatch`, whose batches have as many steps as pay. One worker a core, one task at
+    /// once, because a new request joins sooner. A reply thread. Idle streams stay open.
     fn default() -> EngineOptions {
         EngineOptions {
-            policy: PolicyKind::Cellular,
+            policy: PolicyKind::default(),
             groups: Groups::default(),
             workers: Workers::default(),
             sizes: Vec::new(),

@@ -21,7 +21,9 @@ use crate::scheduler::Policy;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyKind {
     /// `cellular`: [`Cellular`] with [`Order::Arrival`].
-    #[default]
+    ///
+    /// A batch of more than 16 rows has one step. Each step costs a decision under the engine's
+    /// lock and copies of states, which for small cells takes longer than the cell.
     Cellular,
     /// `shortest`: [`Cellular`] with [`Order::FewestLeft`].
     ///
@@ -31,10 +33,13 @@ pub enum PolicyKind {
     /// need when the first of its ready nodes got ready: the steps of a chain or an encoder, the
     /// nodes of a tree, the inputs of a stream so far, one step of a decoder.
     Shortest,
-    /// `ebatch`: [`EBatching`], for models whose weights the caches do not hold.
+    /// `ebatch`: [`EBatching`]. The default.
     ///
     /// As `cellular`, but a batch has as many steps of its rows as pay, by the load and measured
-    /// times ([`EngineOptions::batch_steps`](crate::engine::EngineOptions)).
+    /// times ([`EngineOptions::batch_steps`](crate::engine::EngineOptions)): several where a batch
+    /// has costs that do not depend on its steps (reads of weights that the caches do not hold,
+    /// decisions and copies beside small cells), one elsewhere.
+    #[default]
     EBatch,
     /// `padding`: [`Padding`].
     Padding,
