@@ -75,6 +75,22 @@ def peaks() -> str:
     return table(("requests", "machine", "cellular", "shortest", "best baseline", "cellular / baseline"), lines)
 
 
+def policies() -> str:
+    """What decides on the default policy: throughput and p90 by the size of the cell."""
+    lines = []
+    for name in ("64", "256", "1024", "8x1024"):
+        for record in each_machine(f"rounds-lstm-policies-{name}"):
+            for load in dict.fromkeys(row["load"] for row in record.rows):
+                rows = {row["policy"]: row for row in record.rows if row["load"] == load}
+                if load == "closed":
+                    figures = [f"{row['answered']} ({row['answered_least']}–{row['answered_greatest']})" for row in rows.values()]
+                else:
+                    figures = [f"{row['p90_ms']} ({row['p90_least_ms']}–{row['p90_greatest_ms']})" for row in rows.values()]
+                of = "answers a second" if load == "closed" else f"p90 at {100 * float(load):.0f} %, ms"
+                lines.append([name, record.machine, of, *figures])
+    return table(("units", "machine", "of two workers", "cellular", "ebatch", "merge"), lines)
+
+
 def identical() -> str:
     """Identical requests: the share of the ideal policy's throughput."""
     names = {"lstm-fixed": "chains of 24 steps", "lstm-fixed-int8": "chains, int8", "tree-fixed": "trees of 16 leaves",
@@ -182,6 +198,6 @@ def curve(record: Record, title: str) -> svg.Panel:
     return svg.Panel(title, "answers a second", "p90, ms", lines)
 
 
-TABLES = {"rounds": rounds, "peaks": peaks, "identical": identical, "tail": tail, "waste": waste, "cost": cost,
+TABLES = {"rounds": rounds, "peaks": peaks, "policies": policies, "identical": identical, "tail": tail, "waste": waste, "cost": cost,
           "workers": workers, "screening": screening}  # fmt: skip
 CHARTS = {"serving": curves}

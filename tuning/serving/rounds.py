@@ -71,6 +71,21 @@ MEASUREMENTS = {
         "cellular/64 shortest/8 shortest/16 bucketing/128 merge/32 merge/128",
         (1, 2),
     ),
+    # The default policy, by the size of the cell: SHARES=0.5,0.8. 256 users keep both workers full.
+    **{
+        f"lstm-policies-{name}": (
+            ["lstm", *size, "--lengths", "paper", "--workers", "2"],
+            [],
+            "cellular/64 ebatch/64 merge/64",
+            (0.5, seconds),
+        )
+        for name, size, seconds in (
+            ("64", ["--input", "64", "--hidden", "64"], 1),
+            ("256", ["--input", "256", "--hidden", "256"], 1),
+            ("1024", ["--input", "1024", "--hidden", "1024"], 2),
+            ("8x1024", ["--layers", "8", "--input", "1024", "--hidden", "1024"], 4),
+        )
+    },
     # One worker over both cores, or one for each.
     "lstm-workers": (
         ["lstm", "--lengths", "paper"],
