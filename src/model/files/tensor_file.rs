@@ -62,11 +62,8 @@ impl TensorFile {
         let is_alone = set.files.len() == 1 && kind != FileKind::Index;
         let part = |file: &PathBuf| {
             let kind = if is_alone { kind } else { FileKind::of(file)? };
-            let is_readable = match kind {
-                FileKind::Safetensors => true,
-                FileKind::PyTorch => cfg!(feature = "pytorch"),
-                _ => false,
-            };
+            let is_readable = kind == FileKind::Safetensors
+                || (cfg!(feature = "pytorch") && kind == FileKind::PyTorch);
             match is_readable {
                 true => Ok(Part {
                     path: file.clone(),
