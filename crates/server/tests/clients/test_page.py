@@ -39,7 +39,7 @@ def test_it_shows_models_load_and_open_sequences(page: Page, server: Addresses) 
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"http://{server.http}/")
     expect(page.locator("#state")).to_contain_text("ready")
-    expect(page.locator("#workers tr").first).to_contain_text("cellular")
+    expect(page.locator("#workers tr").first).to_contain_text("ebatch")
     row = page.locator("#models tr", has_text="frames")
     expect(row.locator("td").nth(8)).to_have_text("0")
 
