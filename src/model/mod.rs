@@ -77,10 +77,10 @@ impl PartialEq for Model {
 impl Model {
     /// Reads the model in the file at `path`. Its bytes tell the format, whatever its ending
     /// ([`FileKind`]): ONNX (`Model::from_onnx`), safetensors (`Model::from_safetensors` with
-    /// default options), or a checkpoint of PyTorch (`Model::from_pytorch`). A file of a set, or the
-    /// set's index, stands for all of its files (`TensorFile`). Use `Model::open_with` for what a
-    /// state dict does not state: a prefix, relu, batch first. Each format needs the crate feature
-    /// of the same name.
+    /// default options), or a checkpoint of PyTorch (`Model::from_pytorch`). A file of a set, or
+    /// the set's index, stands for all of its files (`TensorFile`). Use `Model::open_with` for what
+    /// a state dict does not state: a prefix, relu, batch first. Each format needs the crate
+    /// feature of the same name.
     ///
     /// # Errors
     /// Those of [`FileKind::of`]; [`LoadError::UnknownFormat`] for a format whose feature is off;

@@ -1,4 +1,5 @@
-//! Kinds of model files: their bytes tell them, and files of other programs name the way to a model.
+//! Kinds of model files: their bytes tell them, and files of other programs name the way to a
+//! model.
 
 use std::path::{Path, PathBuf};
 

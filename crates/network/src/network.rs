@@ -347,8 +347,8 @@ impl Network {
         Ok(named.collect())
     }
 
-    /// Runs inputs whose plan failed, with a plan that the values of all small integers are part of:
-    /// they may decide on sizes that were open. `None`: that fails, too.
+    /// Runs inputs whose plan failed, with a plan that the values of all small integers are part
+    /// of: they may decide on sizes that were open. `None`: that fails, too.
     fn run_by_values(
         &self,
         failed: &Plan,

@@ -16,8 +16,8 @@ use crate::node::{RecurrentNode, is_recurrent, places};
 pub const NAME: &std::ffi::CStr = c"CellstreamExecutionProvider";
 
 /// Why nodes of a second graph of a session are left.
-const ONE_GRAPH: &str = "before version 1.24.4 it supports claimed nodes in one graph of a model only \
-                         (the main graph, or one branch of an If); update ONNX Runtime";
+const ONE_GRAPH: &str = "before version 1.24.4 it supports claimed nodes in one graph of a model \
+                         only (the main graph, or one branch of an If); update ONNX Runtime";
 
 /// An `OrtEp`. ONNX Runtime sees its first field.
 #[repr(C)]

@@ -25,7 +25,8 @@ pub struct Arguments {
     /// The folder of models, or the file of one model
     #[arg(value_name = "REPOSITORY|MODEL")]
     pub repository: PathBuf,
-    /// Recurrent stack of the file of one model: the prefix of weight_ih_l0, or of a list of modules
+    /// Recurrent stack of the file of one model: the prefix of weight_ih_l0, or of a list of
+    /// modules
     #[arg(long, value_name = "PREFIX")]
     pub prefix: Option<String>,
     /// Address of HTTP

@@ -295,8 +295,13 @@ fn known_parameters_of_a_wrong_type_are_refused() {
 #[test]
 fn tensors_have_the_axes_that_metadata_tell() {
     let running = Running::with(&common::options(), common::g2p);
-    let asked = |name: &str, datatype: &str, shape: &[usize], data: Value| json!({ "name": name, "datatype": datatype, "shape": shape, "data": data });
-    let source = |shape: &[usize]| json!({ "inputs": [asked("source", "BYTES", shape, json!(["w", "o", "r", "d"]))] });
+    fn asked(name: &str, datatype: &str, shape: &[usize], data: Value) -> Value {
+        json!({ "name": name, "datatype": datatype, "shape": shape, "data": data })
+    }
+    let source = |shape: &[usize]| {
+        let word = json!(["w", "o", "r", "d"]);
+        json!({ "inputs": [asked("source", "BYTES", shape, word)] })
+    };
     assert_eq!(running.infer("g2p", &source(&[4])).status, 200);
     for shape in [&[2, 2][..], &[1, 4], &[4, 1], &[1, 1, 4]] {
         let answer = running.infer("g2p", &source(shape));

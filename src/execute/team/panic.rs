@@ -25,8 +25,8 @@ pub fn catch_panic<T>(job: impl FnOnce() -> T) -> Result<T, PanicPayload> {
     catch_unwind(AssertUnwindSafe(job)).map_err(|payload| PanicPayload(Some(payload)))
 }
 
-/// As [`catch_panic`], for a caller that reports the panic's message itself: the panic hook does not
-/// report panics of this thread during `job`. Other threads are not affected.
+/// As [`catch_panic`], for a caller that reports the panic's message itself: the panic hook does
+/// not report panics of this thread during `job`. Other threads are not affected.
 ///
 /// # Errors
 /// The payload of the panic.

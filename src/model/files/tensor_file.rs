@@ -81,8 +81,9 @@ impl TensorFile {
     /// Its tensors, without a copy of their values.
     ///
     /// # Errors
-    /// [`LoadError::Malformed`]: a file is not readable; [`LoadError::Foreign`]: it holds a program;
-    /// [`LoadError::Set`]: the files of a set do not agree with each other or with their index.
+    /// [`LoadError::Malformed`]: a file is not readable; [`LoadError::Foreign`]: it holds a
+    /// program; [`LoadError::Set`]: the files of a set do not agree with each other or with their
+    /// index.
     pub fn tensors(&self) -> Result<Tensors<'_>, LoadError> {
         let mut parts = Vec::new();
         for part in &self.parts {

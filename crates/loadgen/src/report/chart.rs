@@ -51,10 +51,10 @@ fn colour(target: &str) -> RGBColor {
     }
 }
 
-/// Draws the 90th percentile of latency against the rate at which requests were sent, with bars from
-/// the median to the 99th percentile. Beyond the peak of a target, the rate of answers stays or
-/// falls; the rate of requests does not, so that no line turns back. Users of a closed loop send at
-/// the rate of answers.
+/// Draws the 90th percentile of latency against the rate at which requests were sent, with bars
+/// from the median to the 99th percentile. Beyond the peak of a target, the rate of answers stays
+/// or falls; the rate of requests does not, so that no line turns back. Users of a closed loop send
+/// at the rate of answers.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -84,8 +84,8 @@ fn line(row: &Row<'_>) -> String {
     )
 }
 
-/// Notes to a table: a doubtful simulation, delays of the generator, requests without a response and their errors, sizes
-/// of batches.
+/// Notes to a table: a doubtful simulation, delays of the generator, requests without a response
+/// and their errors, sizes of batches.
 pub fn notes(rows: &[&Row<'_>]) -> String {
     let mut text = String::new();
     if let Some(context) = rows.first().map(|row| row.context)

@@ -206,8 +206,8 @@ fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
         let mut start = [0; GIT_LFS.len()];
         if file.read_exact(&mut start).is_ok() && start == *GIT_LFS {
             return Err(format!(
-                "{location:?} is a pointer of git-lfs, which stands for the data; `git lfs pull` in \
-                 its repository gets the data itself"
+                "{location:?} is a pointer of git-lfs, which stands for the data; `git lfs pull` \
+                 in its repository gets the data itself"
             ));
         }
         return Err(format!(

@@ -5,9 +5,9 @@
 //! Gather(table, indices)          cellstream.GatherRows(indices)
 //! ```
 //!
-//! A row is read at its place in the file, which stays open; there is no map. So a file that another
-//! one replaces changes nothing, one that is cut off ends a run with an error, and one that is
-//! written in place gives the new rows.
+//! A row is read at its place in the file, which stays open; there is no map. So a file that
+//! another one replaces changes nothing, one that is cut off ends a run with an error, and one that
+//! is written in place gives the new rows.
 
 use std::fs::File;
 use std::io;

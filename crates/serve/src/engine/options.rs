@@ -35,8 +35,8 @@ pub struct EngineOptions {
     /// between batches, not between the steps of a batch. A cancellation is reported immediately;
     /// its rows are freed after the batch. Decoders, trees and streams run one step at a time.
     pub steps_at_once: usize,
-    /// Steps of a batch under [`PolicyKind::EBatch`]. Buffers are allocated for the most steps of the
-    /// most rows.
+    /// Steps of a batch under [`PolicyKind::EBatch`]. Buffers are allocated for the most steps of
+    /// the most rows.
     pub batch_steps: BatchSteps,
     /// Limits of the accepted requests.
     pub limits: Limits,

@@ -266,8 +266,8 @@ pub struct WarmUpConfig {
     /// The shapes of inputs by their names, the axis of the batch included. An input whose axes all
     /// have a size needs none.
     pub shapes: BTreeMap<String, Vec<usize>>,
-    /// The elements of inputs by their names: one value for all, or a list. Usually zeros; the first
-    /// symbol of a source of names, the heads of a tree without branches.
+    /// The elements of inputs by their names: one value for all, or a list. Usually zeros; the
+    /// first symbol of a source of names, the heads of a tree without branches.
     pub values: BTreeMap<String, serde_json::Value>,
 }
 
