@@ -5,7 +5,7 @@
 mod graphs;
 
 use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
-use graphs::{constant, float, integer, model, node, value, value_of};
+use graphs::{branch, constant, float, integer, model, node, value, value_of};
 use prost::Message;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
 
@@ -464,6 +464,20 @@ fn functions_have_defaults_and_the_operators_of_the_model() {
     let refused = open(&file(older, None)).err().unwrap();
     assert!(
         refused.to_string().contains("Softmax of another opset"),
+        "{refused}"
+    );
+    // ReduceMean takes its axes as an input since 18; If is the same in both.
+    let mut within = function.clone();
+    let branches = ["then_branch", "else_branch"]
+        .map(|name| branch(name, vec![node("ReduceMean", &["a"], "c")], "c"));
+    within.node = vec![NodeProto {
+        attribute: branches.to_vec(),
+        ..node("If", &["a"], "b")
+    }];
+    within.opset_import[0].version = 17;
+    let refused = open(&file(within, None)).err().unwrap();
+    assert!(
+        refused.to_string().contains("ReduceMean of another opset"),
         "{refused}"
     );
     let overloaded = Function {

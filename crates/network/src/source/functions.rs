@@ -7,7 +7,7 @@ use tract_onnx::pb::attribute_proto::AttributeType;
 use tract_onnx::pb::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 
 use super::malformed;
-use super::names::{prefix, rename, subgraphs_mut};
+use super::names::{prefix, rename, subgraphs, subgraphs_mut};
 use crate::NetworkError;
 use crate::operators::has_one_version;
 
@@ -146,9 +146,7 @@ impl Inlining<'_> {
                 call.op_type
             )));
         }
-        let has_one_version =
-            |node: &&NodeProto| has_one_version(node, &function.opset_import, self.imports);
-        if let Some(node) = function.node.iter().find(|node| !has_one_version(node)) {
+        if let Some(node) = of_other_opset(&function.node, &function.opset_import, self.imports) {
             return Err(malformed(format!(
                 "function {:?} has {} of another opset than the model; convert both to one with \
                  `onnx.version_converter`",
@@ -199,6 +197,21 @@ impl Inlining<'_> {
         self.graph(&mut graph, depth + 1)?;
         Ok(graph.node)
     }
+}
+
+/// The first of these nodes and those within that is another operator under the imports of a model
+/// than under those of its function.
+fn of_other_opset<'a>(
+    nodes: &'a [NodeProto],
+    of_function: &[OperatorSetIdProto],
+    of_model: &[OperatorSetIdProto],
+) -> Option<&'a NodeProto> {
+    nodes.iter().find_map(|node| {
+        if !has_one_version(node, of_function, of_model) {
+            return Some(node);
+        }
+        subgraphs(node).find_map(|inner| of_other_opset(&inner.node, of_function, of_model))
+    })
 }
 
 /// Replaces references to attributes of the function by those of the call, or their defaults.
