@@ -9,7 +9,8 @@ use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
 use graphs::{constant, model, node, value};
 use prost::Message;
 use tract_onnx::pb::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto,
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, StringStringEntryProto,
+    TensorProto,
 };
 
 /// `y = x + w`, with these opsets.
@@ -278,11 +279,39 @@ fn a_reference_to_a_shared_constant_in_a_file_is_refused() {
         key: "cellstream.index".into(),
         value: "0".into(),
     });
-    let refused = open(&sum(w, &[17])).err().unwrap();
-    assert!(
-        matches!(refused, NetworkError::ExternalData { .. }),
-        "{refused}"
-    );
+    // Also one of a function's body.
+    let value = AttributeProto {
+        name: "value".into(),
+        r#type: 4,
+        t: Some(w.clone()),
+        ..AttributeProto::default()
+    };
+    let function = FunctionProto {
+        name: Some("Weights".into()),
+        domain: Some("my.own".into()),
+        output: vec!["w".into()],
+        node: vec![NodeProto {
+            attribute: vec![value],
+            ..node("Constant", &[], "w")
+        }],
+        ..FunctionProto::default()
+    };
+    let mut of_function = sum(weights(), &[17]);
+    of_function.functions.push(function);
+    let graph = of_function.graph.as_mut().unwrap();
+    graph.initializer.clear();
+    let call = NodeProto {
+        domain: "my.own".into(),
+        ..node("Weights", &[], "w")
+    };
+    graph.node.insert(0, call);
+    for model in [sum(w, &[17]), of_function] {
+        let refused = open(&model).err().unwrap();
+        assert!(
+            matches!(refused, NetworkError::ExternalData { .. }),
+            "{refused}"
+        );
+    }
 }
 
 #[test]

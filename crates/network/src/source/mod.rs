@@ -122,9 +122,10 @@ fn prepare(
     let mut model = decode(bytes)?;
     check_opset(&model)?;
     let mut graph = (model.graph.take()).ok_or_else(|| malformed("it has no graph"))?;
-    external::load(&mut graph, folder, constants)?;
     let functions = functions::read(std::mem::take(&mut model.functions), bytes)?;
     functions::inline(&mut graph, &functions, &model.opset_import)?;
+    // Afterwards: constants in the bodies of functions may have external data, too.
+    external::load(&mut graph, folder, constants)?;
     names::complete(&mut graph);
     if graph.output.is_empty() {
         return Err(malformed("the graph has no outputs"));
