@@ -386,6 +386,39 @@ fn the_extremes_of_infinities_are_infinite() {
     assert_eq!(run("ReduceMin", 0, &x), [-inf; 20]);
 }
 
+/// The results are NumPy's, in vectors and behind them.
+#[test]
+fn a_nan_stays_one() {
+    let nan = f32::NAN;
+    let (a, b) = ([nan, 2.0, -1.0, 0.5, -0.0], [1.0, nan, 3.0, -2.0, nan]);
+    let below = (-1.0f32).exp() - 1.0;
+    let repeated = |values: &[f32; 5]| Tensor::new(&[9, 5], values.repeat(9)).unwrap();
+    let cases: [(&str, &[&str], [f32; 5]); 6] = [
+        ("Max", &["a", "b"], [nan, nan, 3.0, 0.5, nan]),
+        ("Min", &["a", "b"], [nan, nan, -1.0, -2.0, nan]),
+        ("Max", &["b", "row"], [nan, nan, 3.0, 0.5, nan]),
+        ("Min", &["a", "scalar"], [nan; 5]),
+        ("Max", &["a"], a),
+        ("Celu", &["a"], [nan, 2.0, below, 0.5, 0.0]),
+    ];
+    for (operator, inputs, expected) in cases {
+        let constants = vec![constant("row", &[5], &a), constant("scalar", &[], &[nan])];
+        let given = [("a", repeated(&a)), ("b", repeated(&b))];
+        let given: Vec<_> = given
+            .iter()
+            .filter(|(name, _)| inputs.contains(name))
+            .map(|(name, values)| (*name, values))
+            .collect();
+        let ports: Vec<_> = given.iter().map(|(name, _)| (*name, 1)).collect();
+        let network = open(&file(node(operator, inputs, "y"), &ports, constants)).unwrap();
+        for (at, found) in floats(&network, &given).unwrap().iter().enumerate() {
+            let expected = expected[at % 5];
+            let is_same = (found - expected).abs() < 1e-6 || (found.is_nan() && expected.is_nan());
+            assert!(is_same, "{operator} {inputs:?}: {found}, not {expected}");
+        }
+    }
+}
+
 /// A function, with the fields that the schema of tract does not have.
 #[derive(Clone, Message)]
 struct Function {

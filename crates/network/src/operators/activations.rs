@@ -3,9 +3,9 @@
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
-use tract_onnx::tract_hir::tract_core::ops::math::{
-    abs, add, div, exp, ln, max, min, mul, neg, sub,
-};
+use tract_onnx::tract_hir::tract_core::ops::binary::TypedBinOp;
+use tract_onnx::tract_hir::tract_core::ops::logic::{Iff, comp_gt};
+use tract_onnx::tract_hir::tract_core::ops::math::{abs, add, div, exp, ln, max, mul, neg, sub};
 use tract_onnx::tract_hir::tract_core::ops::nn::sigmoid;
 
 use super::Parsed;
@@ -27,7 +27,7 @@ pub(super) fn parse_swish(_: &ParsingContext<'_>, node: &NodeProto) -> TractResu
 
 #[derive(Clone, Copy, Debug)]
 enum Activation {
-    /// `max(x, 0) + min(alpha · (exp(x / alpha) - 1), 0)`
+    /// `x` above zero, else `alpha · (exp(x / alpha) - 1)`
     Celu { alpha: f32 },
     /// `max(x, 0) + ln(1 + exp(-|x|))`, which is `ln(1 + exp(x))`.
     Softplus,
@@ -84,13 +84,13 @@ impl Expansion for Activation {
         };
         match self {
             Activation::Celu { .. } => {
-                let above = step("above", max().into(), &[x, zero])?;
+                let is_above = TypedBinOp(comp_gt(), None);
+                let is_above = step("is_above", Box::new(is_above), &[x, zero])?;
                 let exponent = step("exponent", div().into(), &[x, alpha])?;
                 let power = step("power", exp().into(), &[exponent])?;
                 let less = step("less", sub().into(), &[power, one])?;
                 let scaled = step("scaled", mul().into(), &[less, alpha])?;
-                let below = step("below", min().into(), &[scaled, zero])?;
-                target.wire_node(prefix, add(), &[above, below])
+                target.wire_node(prefix, Iff, &[is_above, x, scaled])
             }
             Activation::Softplus => {
                 let above = step("above", max().into(), &[x, zero])?;

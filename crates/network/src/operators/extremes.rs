@@ -1,9 +1,11 @@
-//! ReduceMax and ReduceMin of floats. tract starts from the least finite number: of infinities
-//! alone that would be the result, and a NaN is lost.
+//! Max, Min, ReduceMax and ReduceMin: a NaN among floats is the result, which tract loses. Its
+//! reductions also start from the least finite number: of infinities alone that would be the result.
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_core::bin_to_super_type;
 use tract_onnx::tract_hir::internal::*;
+use tract_onnx::tract_hir::ops::binary::Nary;
 use tract_onnx::tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 
 use super::{Parsed, expansion, own};
@@ -12,6 +14,26 @@ pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResu
     let (operator, names) = own(&node.op_type)?(context, node)?;
     Ok((expand(Extremes(expansion(&*operator)?)), names))
 }
+
+/// Max and Min, of any number of inputs.
+pub(super) fn parse_of_inputs(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
+    let of_two = if node.op_type == "Max" {
+        larger()
+    } else {
+        smaller()
+    };
+    Ok((Box::new(Nary(of_two.0, false)), Vec::new()))
+}
+
+bin_to_super_type!(larger, Larger,
+    [f16, f32, f64] => |c, a, b| *c = if a > b || is_nan(a) { *a } else { *b },
+    [TDim] => |c, a, b| *c = a.clone().maxi(b.clone()),
+    [i8, i16, i32, i64, u8, u16, u32, u64] => |c, a, b| *c = *a.max(b));
+
+bin_to_super_type!(smaller, Smaller,
+    [f16, f32, f64] => |c, a, b| *c = if a < b || is_nan(a) { *a } else { *b },
+    [TDim] => |c, a, b| *c = a.clone().mini(b.clone()),
+    [i8, i16, i32, i64, u8, u16, u32, u64] => |c, a, b| *c = *a.min(b));
 
 /// The operator of tract, whose reductions are replaced.
 #[derive(Clone, Debug)]

@@ -34,7 +34,7 @@ pub(crate) use table::{has_one_version, qualified};
 type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// The operators of this crate, by their names in tract.
-const OWN: [(&str, Parse); 24] = [
+const OWN: [(&str, Parse); 26] = [
     (COMPACT_STEPS, masked_steps::parse_compact),
     (EXPAND_STEPS, masked_steps::parse_expand),
     ("Celu", activations::parse_celu),
@@ -44,6 +44,8 @@ const OWN: [(&str, Parse); 24] = [
     ("Gather", indices::parse_gather),
     ("GatherElements", indices::parse_gather_elements),
     ("GatherND", gather_nd::parse),
+    ("Max", extremes::parse_of_inputs),
+    ("Min", extremes::parse_of_inputs),
     ("OneHot", one_hot::parse),
     ("Pad", pad::parse),
     ("QuantizeLinear", quantize_linear::parse_quantize),
