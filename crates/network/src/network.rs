@@ -241,9 +241,20 @@ impl Network {
         inputs: &[(&str, &Tensor)],
         options: RunOptions,
     ) -> Result<Vec<NamedTensor>, NetworkError> {
+        self.run_counted(inputs, options.caller, true)
+    }
+
+    /// Runs the network. If that fails, `counts` says whether it counts for
+    /// [`Plans::tries_values`].
+    pub(crate) fn run_counted(
+        &self,
+        inputs: &[(&str, &Tensor)],
+        caller: Caller,
+        counts: bool,
+    ) -> Result<Vec<NamedTensor>, NetworkError> {
         let values = self.ordered(inputs)?;
-        let plan = self.plan(&values, options.caller)?;
-        self.run_plan(&plan, &values, options.caller)
+        let plan = self.plan(&values, caller)?;
+        self.run_plan(&plan, &values, caller, counts)
     }
 
     /// Whether plans for inputs of these shapes are kept. They may be for other values. It takes
@@ -314,7 +325,7 @@ impl Network {
                     .into(),
             });
         }
-        self.run_plan(plan, &values, Caller::default())
+        self.run_plan(plan, &values, Caller::default(), true)
     }
 
     /// The plans that are kept, and that were made.
@@ -332,10 +343,12 @@ impl Network {
         plan: &Plan,
         values: &[&Tensor],
         caller: Caller,
+        counts: bool,
     ) -> Result<Vec<NamedTensor>, NetworkError> {
         let ran = match run_plan(plan, values) {
             Err(why) if plan.has_open_sizes() => {
-                self.run_by_values(plan, values, caller).ok_or(why)?
+                let ran = self.run_by_values(plan, values, caller, counts);
+                ran.ok_or(why)?
             }
             ran => ran?,
         };
@@ -354,9 +367,10 @@ impl Network {
         failed: &Plan,
         values: &[&Tensor],
         caller: Caller,
+        counts: bool,
     ) -> Option<Vec<Tensor>> {
         let known = known_of(values, |_| true);
-        if known == failed.known || !self.plans.may_try_values(MAX_PLANS_OF_VALUES) {
+        if known == failed.known || !self.plans.tries_values(counts) {
             return None;
         }
         let plan = Arc::new(self.plan_of(known).ok()?);

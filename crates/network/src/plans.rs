@@ -23,6 +23,9 @@ pub(crate) const DEFAULT_BYTES: usize = 512 << 20;
 /// A plan that a caller has not used for so long is not protected from others.
 const IDLE: Duration = Duration::from_mins(10);
 
+/// So many runs that fail are tried with plans for their values, each.
+const TRIES: u64 = 16;
+
 /// The one for whom a network runs, such as a client of a server. Plans that a caller uses are kept
 /// although others need many plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,8 +67,8 @@ struct State {
     of_values: usize,
     /// Whether the values of all small integers are part of each plan: without them a run fails.
     need_values: bool,
-    /// Number of tries whether that is so.
-    tries_of_values: usize,
+    /// Number of runs that failed without, and counted.
+    failed_runs: u64,
     made: u64,
     evicted: u64,
 }
@@ -145,13 +148,15 @@ impl Plans {
         self.lock().need_values
     }
 
-    /// Whether a run that failed may be tried with a plan for its values; each answer counts until
-    /// one of at most `max` tries has succeeded.
-    pub fn may_try_values(&self, max: usize) -> bool {
+    /// Whether a run that failed is tried with a plan for its values. Of runs that count, ever
+    /// fewer are tried until one has succeeded, but some always: others may be of wrong inputs.
+    pub fn tries_values(&self, counts: bool) -> bool {
         let mut state = self.lock();
-        let may = state.need_values || state.tries_of_values < max;
-        state.tries_of_values += usize::from(!state.need_values);
-        may
+        if state.need_values || !counts {
+            return true;
+        }
+        state.failed_runs += 1;
+        state.failed_runs <= TRIES || state.failed_runs.is_power_of_two()
     }
 
     /// Keeps a plan for values, with which a run succeeded that had failed without: all plans need
