@@ -99,10 +99,6 @@ pub struct NamedTensor {
 /// Most elements of an input whose value a plan may depend on.
 const SMALL: usize = 64;
 
-/// Most plans that are made for values that choose branches. Values that change more often, such as
-/// a count of steps, would need a plan for each run.
-const MAX_PLANS_OF_VALUES: usize = 4;
-
 /// A whole ONNX graph, ready to run.
 ///
 /// ```no_run
@@ -463,17 +459,20 @@ impl Network {
 
     /// The plan for these inputs.
     fn plan(&self, values: &[&Tensor], caller: Caller) -> Result<Arc<Plan>, NetworkError> {
-        let make = |of_values: usize| self.make_plan(values, of_values);
-        self.plans.get(values, caller, make)
+        self.plans.get(values, caller, || self.make_plan(values))
     }
 
-    /// Makes the plan for these inputs. `of_values`: number of plans that were made for values.
-    fn make_plan(&self, values: &[&Tensor], of_values: usize) -> Result<Plan, NetworkError> {
-        let of_values = of_values < MAX_PLANS_OF_VALUES;
+    fn make_plan(&self, values: &[&Tensor]) -> Result<Plan, NetworkError> {
         // A single number is a mode; several are data.
         let is_mode = |index: usize| self.decides[index] && values[index].data().len() == 1;
         let by_values = self.plans.need_values();
-        let first = known_of(values, |index| by_values || (of_values && is_mode(index)));
+        let mut first = known_of(values, |index| by_values || is_mode(index));
+        if !by_values {
+            let modes = first.iter().filter(|known| known.is_value());
+            if !self.plans.may_know(&modes.cloned().collect::<Vec<_>>()) {
+                first = known_of(values, |_| false);
+            }
+        }
         self.plan_of(first.clone()).or_else(|why| {
             // The values of all small integers may decide on shapes.
             let all = known_of(values, |_| true);

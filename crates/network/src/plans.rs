@@ -23,6 +23,10 @@ pub(crate) const DEFAULT_BYTES: usize = 512 << 20;
 /// A plan that a caller has not used for so long is not protected from others.
 const IDLE: Duration = Duration::from_mins(10);
 
+/// Most values of modes that plans are made for. Values that change more often, such as a count of
+/// steps, would need a plan for each run.
+const MAX_MODES: usize = 4;
+
 /// So many runs that fail are tried with plans for their values, each.
 const TRIES: u64 = 16;
 
@@ -63,8 +67,8 @@ struct State {
     /// By the shapes of all inputs; several where values are part of the plans.
     kept: HashMap<Shapes, Vec<Kept>>,
     making: HashSet<Shapes>,
-    /// Number of plans that were made for values of inputs.
-    of_values: usize,
+    /// The values of modes that plans have been made for, each list once.
+    modes: Vec<Vec<Known>>,
     /// Whether the values of all small integers are part of each plan: without them a run fails.
     need_values: bool,
     /// Number of runs that failed without, and counted.
@@ -112,33 +116,32 @@ impl Plans {
         self.lock().find(&shapes(values), values, caller)
     }
 
-    /// The plan for these inputs, which `make` makes if it is not kept. It is given the number of
-    /// plans that were made for values of inputs.
+    /// The plan for these inputs, which `make` makes if it is not kept.
     pub fn get(
         &self,
         values: &[&Tensor],
         caller: Caller,
-        make: impl FnOnce(usize) -> Result<Plan, NetworkError>,
+        make: impl FnOnce() -> Result<Plan, NetworkError>,
     ) -> Result<Arc<Plan>, NetworkError> {
         let shapes = shapes(values);
         let mut state = self.lock();
-        let of_values = loop {
+        loop {
             if let Some(plan) = state.find(&shapes, values, caller) {
                 return Ok(plan);
             }
             if state.making.insert(shapes.clone()) {
-                break state.of_values;
+                break;
             }
             let waited = self.made.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
-        };
+        }
         drop(state);
         // Ends also if `make` fails.
         let _making = Making {
             plans: self,
             shapes: &shapes,
         };
-        let plan = Arc::new(make(of_values)?);
+        let plan = Arc::new(make()?);
         self.lock().keep(&plan, shapes.clone(), caller, self.bound);
         Ok(plan)
     }
@@ -146,6 +149,18 @@ impl Plans {
     /// Whether the values of all small integers are part of each plan.
     pub fn need_values(&self) -> bool {
         self.lock().need_values
+    }
+
+    /// Whether plans may be made for these values of modes: for the first few lists of them, however
+    /// many shapes they come with.
+    pub fn may_know(&self, modes: &[Known]) -> bool {
+        let mut state = self.lock();
+        let is_known = modes.is_empty() || state.modes.iter().any(|known| known == modes);
+        let may = is_known || state.modes.len() < MAX_MODES;
+        if may && !is_known {
+            state.modes.push(modes.to_vec());
+        }
+        may
     }
 
     /// Whether a run that failed is tried with a plan for its values. Of runs that count, ever
@@ -226,7 +241,6 @@ impl State {
     fn keep(&mut self, plan: &Arc<Plan>, shapes: Shapes, caller: Caller, bound: usize) {
         let now = Instant::now();
         self.made += 1;
-        self.of_values += usize::from(plan.known.iter().any(Known::is_value));
         self.kept.entry(shapes).or_default().push(Kept {
             plan: Arc::clone(plan),
             claims: vec![(caller, now)],
@@ -331,7 +345,7 @@ mod tests {
 
     fn get(plans: &Plans, steps: usize, caller: Caller) {
         let x = x(steps);
-        plans.get(&[&x], caller, |_| Ok(plan(&x))).unwrap();
+        plans.get(&[&x], caller, || Ok(plan(&x))).unwrap();
     }
 
     #[test]
@@ -344,7 +358,7 @@ mod tests {
             let plans = &plans;
             let slow = scope.spawn(move || {
                 let x = x(2);
-                plans.get(&[&x], Caller(0), |_| {
+                plans.get(&[&x], Caller(0), || {
                     begun.send(()).unwrap();
                     goes_on.recv().unwrap();
                     Ok(plan(&x))
@@ -365,7 +379,7 @@ mod tests {
     fn a_plan_that_cannot_be_made_is_tried_again() {
         let plans = Plans::new(usize::MAX);
         let x = x(2);
-        let failed = plans.get(&[&x], Caller(0), |_| {
+        let failed = plans.get(&[&x], Caller(0), || {
             Err(NetworkError::Plan { why: String::new() })
         });
         assert!(failed.is_err());

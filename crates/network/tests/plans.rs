@@ -8,8 +8,8 @@ use std::sync::Barrier;
 use cellstream_network::{
     Caller, Network, NetworkError, NetworkOptions, NetworkThreads, RunOptions, Tensor,
 };
-use graphs::{constant, file, node, value};
-use tract_onnx::pb::{AttributeProto, GraphProto};
+use graphs::{branch, constant, file, node, value, value_of};
+use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 const IN: usize = 8;
 const OUT: usize = 64;
@@ -228,6 +228,58 @@ fn a_prepared_plan_runs_inputs_of_its_shapes_alone() {
         "{refused}"
     );
     assert_eq!(network.plan_stats().made, 1);
+}
+
+/// `y = tanh(x)` if the mode is 16000, else `-x`.
+fn by_mode() -> Vec<u8> {
+    let branches = [("then_branch", "Tanh"), ("else_branch", "Neg")]
+        .map(|(name, operator)| branch(name, vec![node(operator, &["x"], "b")], "b"));
+    let rate = TensorProto {
+        name: "rate".into(),
+        data_type: 7,
+        int64_data: vec![16000],
+        ..TensorProto::default()
+    };
+    file(GraphProto {
+        node: vec![
+            node("Equal", &["mode", "rate"], "is_rate"),
+            NodeProto {
+                attribute: branches.to_vec(),
+                ..node("If", &["is_rate"], "y")
+            },
+        ],
+        initializer: vec![rate],
+        input: vec![value("x"), value_of("mode", 7)],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    })
+}
+
+#[test]
+fn a_mode_is_part_of_the_plans_of_all_shapes() {
+    let network = Network::from_bytes(&by_mode(), NetworkOptions::default()).unwrap();
+    let run = |length: usize, mode: i64| {
+        let x = random(length as u64, length);
+        let expected = x.iter().map(|x| if mode == 16000 { x.tanh() } else { -x });
+        let mode = Tensor::new(&[], vec![mode]).unwrap();
+        let tensor = Tensor::new(&[length], x.clone()).unwrap();
+        let outputs = network.run(&[("x", &tensor), ("mode", &mode)]).unwrap();
+        let found = outputs[0].tensor.floats().unwrap();
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found}, not {expected}");
+        }
+        network.plan_stats().made
+    };
+    // Of two modes at eight lengths each plan has its own; of more modes than four, the others
+    // have one.
+    for (mode, before) in [(16000, 0), (8000, 8)] {
+        for length in 1..=8 {
+            assert_eq!(run(length, mode), before + length as u64);
+        }
+    }
+    for (mode, made) in [(1, 17), (2, 18), (3, 19), (4, 19)] {
+        assert_eq!(run(9, mode), made, "{mode}");
+    }
 }
 
 /// An LSTM over `x [T, N, 64]`.
