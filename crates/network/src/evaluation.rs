@@ -10,7 +10,7 @@ use crate::dense;
 use crate::executors::Executors;
 use crate::operators;
 use crate::recurrent;
-use crate::source::{constants, opsets};
+use crate::source::{TableRead, constants, opsets};
 use crate::tensor::Tensor as Value;
 use crate::{ElementType, NetworkError};
 
@@ -29,8 +29,17 @@ pub(crate) struct Fact {
 }
 
 pub(crate) fn planning(why: TractError) -> NetworkError {
-    NetworkError::Plan {
-        why: format!("{why:#}"),
+    of_tract(why, |why| NetworkError::Plan { why })
+}
+
+/// An error of tract; `of_text` makes one of its text.
+pub(crate) fn of_tract(
+    why: TractError,
+    of_text: impl FnOnce(String) -> NetworkError,
+) -> NetworkError {
+    match why.downcast() {
+        Ok(TableRead { path, why }) => NetworkError::Read { path, why },
+        Err(why) => of_text(format!("{why:#}")),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::NetworkError;
 use crate::control_flow;
 use crate::dense;
 use crate::derived::PlanMemory;
-use crate::evaluation::{Evaluation, planning};
+use crate::evaluation::{Evaluation, of_tract, planning};
 use crate::executors::Executors;
 use crate::fusion;
 use crate::operators;
@@ -126,7 +126,7 @@ impl Plan {
         });
         let read: TVec<TValue> = read.collect::<Result<_, NetworkError>>()?;
         let ran = self.threads.run(|| self.model.run(read));
-        let outputs = ran.map_err(|why| failed(format!("{why:#}")))?;
+        let outputs = ran.map_err(|why| of_tract(why, failed))?;
         let outputs = outputs
             .iter()
             .map(|output| Value::from_tract(output).map_err(failed));

@@ -54,10 +54,9 @@ struct Reader<'a> {
 /// A part of a file.
 struct Part {
     file: File,
+    path: PathBuf,
     /// Where it begins, in bytes.
     offset: u64,
-    /// Its name in the model.
-    location: String,
     /// In bytes.
     length: u64,
 }
@@ -113,10 +112,10 @@ impl Reader<'_> {
                 && part.length >= tables::MIN_BYTES
                 && self.tables.contains(&tensor.name)
             {
-                let Part { file, offset, .. } = part;
                 let table = Table {
-                    file,
-                    offset,
+                    file: part.file,
+                    path: part.path,
+                    offset: part.offset,
                     datum,
                     shape,
                 };
@@ -150,7 +149,7 @@ impl Part {
         read: impl FnOnce(&mut std::io::Take<&mut File>) -> std::io::Result<()>,
     ) -> Result<(), String> {
         let read = read(&mut Read::take(&mut self.file, self.length));
-        read.map_err(|why| format!("{:?}: {why}", self.location))
+        read.map_err(|why| format!("{}: {why}", self.path.display()))
     }
 
     /// The shape of a tensor, whose bytes these are.
@@ -218,8 +217,8 @@ fn part(tensor: &TensorProto, folder: &Path) -> Result<Part, String> {
         .map_err(|why| why.to_string())?;
     Ok(Part {
         file,
+        path,
         offset,
-        location: location.to_owned(),
         length,
     })
 }

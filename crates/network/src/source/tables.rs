@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tract_onnx::model::ParsingContext;
@@ -31,11 +32,20 @@ pub(super) const GATHER_ROWS: &str = "cellstream.GatherRows";
 #[derive(Debug)]
 pub(crate) struct Table {
     pub file: File,
+    pub path: PathBuf,
     /// Where it begins, in bytes.
     pub offset: u64,
     pub datum: DatumType,
     /// The axis of the rows first.
     pub shape: Vec<usize>,
+}
+
+/// The file of a table could not be read: no fault of the inputs of a run.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub(crate) struct TableRead {
+    pub path: PathBuf,
+    pub why: io::Error,
 }
 
 impl Table {
@@ -48,8 +58,17 @@ impl Table {
     pub fn read(&self) -> TractResult<Tensor> {
         let mut values = Tensor::zero_dt(self.datum, &self.shape)?;
         let mut plain = values.try_as_plain_ram_mut()?;
-        read_at(&self.file, plain.as_bytes_mut(), self.offset)?;
+        self.read_at(plain.as_bytes_mut(), 0)?;
         Ok(values)
+    }
+
+    /// Reads the bytes from this one on.
+    fn read_at(&self, into: &mut [u8], from: usize) -> Result<(), TableRead> {
+        let read = read_at(&self.file, into, self.offset + from as u64);
+        read.map_err(|why| TableRead {
+            path: self.path.clone(),
+            why,
+        })
     }
 
     fn gather(&self, indices: &Tensor) -> TractResult<Tensor> {
@@ -68,8 +87,7 @@ impl Table {
             };
             let row = usize::try_from(counted).ok().filter(|row| *row < rows);
             let row = row.with_context(|| format!("index {index} of {rows} rows"))?;
-            let read = read_at(&self.file, place, self.offset + (row * size) as u64);
-            read.with_context(|| format!("row {row} of a table cannot be read from its file"))?;
+            self.read_at(place, row * size)?;
         }
         Ok(values)
     }
