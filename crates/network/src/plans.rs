@@ -113,7 +113,8 @@ impl Plans {
 
     /// The plan for these inputs, if it is kept.
     pub fn find(&self, values: &[&Tensor], caller: Caller) -> Option<Arc<Plan>> {
-        self.lock().find(&shapes(values), values, caller)
+        let shapes = shapes(values);
+        self.lock().find(&shapes, values, caller, Instant::now())
     }
 
     /// The plan for these inputs, which `make` makes if it is not kept.
@@ -126,7 +127,7 @@ impl Plans {
         let shapes = shapes(values);
         let mut state = self.lock();
         loop {
-            if let Some(plan) = state.find(&shapes, values, caller) {
+            if let Some(plan) = state.find(&shapes, values, caller, Instant::now()) {
                 return Ok(plan);
             }
             if state.making.insert(shapes.clone()) {
@@ -222,17 +223,27 @@ fn bytes<'a>(kept: impl Iterator<Item = &'a Kept>) -> usize {
 }
 
 impl State {
-    fn find(&mut self, shapes: &Shapes, values: &[&Tensor], caller: Caller) -> Option<Arc<Plan>> {
+    fn find(
+        &mut self,
+        shapes: &Shapes,
+        values: &[&Tensor],
+        caller: Caller,
+        now: Instant,
+    ) -> Option<Arc<Plan>> {
         let of_shapes = self.kept.get_mut(shapes)?;
         let fits = |kept: &&mut Kept| {
             let mut pairs = kept.plan.known.iter().zip(values);
             pairs.all(|(known, value)| known.fits(value))
         };
         let kept = of_shapes.iter_mut().find(fits)?;
-        let now = Instant::now();
         match kept.claims.iter_mut().find(|(other, _)| *other == caller) {
             Some((_, last)) => *last = now,
-            None => kept.claims.push((caller, now)),
+            None => {
+                // Else those of all who ever came would stay.
+                let is_idle = |last| now.saturating_duration_since(last) > IDLE;
+                kept.claims.retain(|(_, last)| !is_idle(*last));
+                kept.claims.push((caller, now));
+            }
         }
         Some(Arc::clone(&kept.plan))
     }
@@ -405,6 +416,17 @@ mod tests {
         state.evict(two, now + IDLE + Duration::from_secs(1));
         assert!(!caller_1_has_a_plan(&state));
         assert_eq!((state.kept.len(), state.evicted), (2, 2));
+    }
+
+    #[test]
+    fn claims_end_when_others_come() {
+        let plans = Plans::new(usize::MAX);
+        (1..9).for_each(|caller| get(&plans, 1, Caller(caller)));
+        let mut state = plans.lock();
+        let (x, later) = (x(1), Instant::now() + IDLE + Duration::from_secs(1));
+        state.find(&vec![vec![1]], &[&x], Caller(9), later);
+        let claims = &state.kept[&vec![vec![1]]][0].claims;
+        assert_eq!(*claims, [(Caller(9), later)]);
     }
 
     #[test]
