@@ -20,8 +20,10 @@ const NODE_BYTES: usize = 2048;
 /// See the [module](self). A constant lives as long as a plan with it.
 #[derive(Default)]
 pub(crate) struct DerivedConstants {
-    kept: Mutex<HashMap<Key, Vec<Weak<Tensor>>>>,
+    kept: Mutex<Kept>,
 }
+
+type Kept = HashMap<Key, Vec<Weak<Tensor>>>;
 
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
@@ -44,6 +46,7 @@ impl DerivedConstants {
     /// the memory of the model, without the constants of the file.
     pub fn share(&self, model: &mut TypedModel, of_file: &Constants) -> PlanMemory {
         let mut memory = PlanMemory::default();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         for node in &mut model.nodes {
             memory.own += NODE_BYTES;
             if let Some(scan) = node.op.downcast_ref::<OptScan>() {
@@ -63,7 +66,7 @@ impl DerivedConstants {
                 memory.own += bytes;
                 continue;
             }
-            let shared = self.shared(constant.val(), bytes);
+            let shared = shared(&mut kept, constant.val(), bytes);
             let exotic = fact.exotic_fact.clone();
             if let Ok(op) = Const::new_with_opt_exotic_fact(Arc::clone(&shared), exotic) {
                 node.op = Box::new(op);
@@ -71,27 +74,30 @@ impl DerivedConstants {
             }
             memory.shared.insert(Arc::as_ptr(&shared).addr(), bytes);
         }
+        // Those of plans that are gone.
+        kept.retain(|_, of_key| {
+            of_key.retain(|one| one.strong_count() > 0);
+            !of_key.is_empty()
+        });
         memory
     }
+}
 
-    /// The kept constant with these bits, or this one from now on.
-    fn shared(&self, constant: &Arc<Tensor>, bytes: usize) -> Arc<Tensor> {
-        let key = Key {
-            datum: constant.datum_type(),
-            shape: constant.shape().to_vec(),
-            bytes,
-        };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_key = kept.entry(key).or_default();
-        of_key.retain(|one| one.strong_count() > 0);
-        let mut alive = of_key.iter().filter_map(Weak::upgrade);
-        if let Some(same) = alive.find(|one| is_same(one, constant)) {
-            return same;
-        }
-        drop(alive);
-        of_key.push(Arc::downgrade(constant));
-        Arc::clone(constant)
+/// The kept constant with these bits, or this one from now on.
+fn shared(kept: &mut Kept, constant: &Arc<Tensor>, bytes: usize) -> Arc<Tensor> {
+    let key = Key {
+        datum: constant.datum_type(),
+        shape: constant.shape().to_vec(),
+        bytes,
+    };
+    let of_key = kept.entry(key).or_default();
+    let mut alive = of_key.iter().filter_map(Weak::upgrade);
+    if let Some(same) = alive.find(|one| is_same(one, constant)) {
+        return same;
     }
+    drop(alive);
+    of_key.push(Arc::downgrade(constant));
+    Arc::clone(constant)
 }
 
 /// The constants of a loop's body are not shared: tract has made its plan already.
@@ -122,5 +128,23 @@ fn is_same(one: &Tensor, other: &Tensor) -> bool {
         // Packed matrices compare their bytes.
         (Err(_), Err(_)) => one == other,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_go_with_their_plans() {
+        let derived = DerivedConstants::default();
+        for size in [1000, 2000, 3000] {
+            let mut model = TypedModel::default();
+            let constant = tensor1(&vec![1f32; size]);
+            model.add_const("constant", constant).unwrap();
+            let memory = derived.share(&mut model, &Constants::default());
+            assert_eq!(memory.shared.into_values().sum::<usize>(), 4 * size);
+            assert_eq!(derived.kept.lock().unwrap().len(), 1);
+        }
     }
 }
