@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::derived::PlanMemory;
 use crate::plan::{Known, Plan};
 use crate::{NetworkError, Tensor};
 
@@ -66,6 +67,7 @@ type Shapes = Vec<Vec<usize>>;
 struct State {
     /// By the shapes of all inputs; several where values are part of the plans.
     kept: HashMap<Shapes, Vec<Kept>>,
+    bytes: Bytes,
     making: HashSet<Shapes>,
     /// The values of modes that plans have been made for, each list once.
     modes: Vec<Vec<Known>>,
@@ -100,7 +102,7 @@ impl Plans {
         let state = self.lock();
         PlanStats {
             kept: state.kept.values().map(Vec::len).sum(),
-            bytes: bytes(state.kept.values().flatten()),
+            bytes: state.bytes.all,
             made: state.made,
             evicted: state.evicted,
         }
@@ -143,7 +145,7 @@ impl Plans {
             shapes: &shapes,
         };
         let plan = Arc::new(make()?);
-        self.lock().keep(&plan, shapes.clone(), caller, self.bound);
+        let _evicted = self.lock().keep(&plan, shapes.clone(), caller, self.bound);
         Ok(plan)
     }
 
@@ -178,18 +180,13 @@ impl Plans {
     /// Keeps a plan for values, with which a run succeeded that had failed without: all plans need
     /// values from now on.
     pub fn replace_by_values(&self, plan: Arc<Plan>, caller: Caller) {
+        let shapes = plan.known.iter().map(Known::shape).collect();
         let mut state = self.lock();
         state.need_values = true;
-        let mut replaced = 0;
-        state.kept.retain(|_, of_shapes| {
-            let before = of_shapes.len();
-            of_shapes.retain(|kept| kept.plan.known.iter().any(Known::is_value));
-            replaced += before - of_shapes.len();
-            !of_shapes.is_empty()
-        });
-        state.evicted += replaced as u64;
-        let shapes = plan.known.iter().map(Known::shape).collect();
-        state.keep(&plan, shapes, caller, self.bound);
+        let of_shapes = state.remove(|kept| !kept.plan.known.iter().any(Known::is_value));
+        let evicted = state.keep(&plan, shapes, caller, self.bound);
+        drop(state);
+        drop((of_shapes, evicted));
     }
 }
 
@@ -210,16 +207,45 @@ fn shapes(values: &[&Tensor]) -> Shapes {
 }
 
 /// The bytes of plans together.
-fn bytes<'a>(kept: impl Iterator<Item = &'a Kept>) -> usize {
-    let mut shared: HashSet<usize> = HashSet::new();
-    let mut bytes = 0;
-    for Kept { plan, .. } in kept {
-        bytes += plan.memory.own;
-        let new = plan.memory.shared.iter();
-        let new = new.filter(|(address, _)| shared.insert(**address));
-        bytes += new.map(|(_, bytes)| bytes).sum::<usize>();
+#[derive(Default)]
+struct Bytes {
+    all: usize,
+    /// By the address of a constant that several plans may have: the plans that have it.
+    users: HashMap<usize, usize>,
+}
+
+impl Bytes {
+    fn add(&mut self, memory: &PlanMemory) {
+        self.all += memory.own;
+        for (address, bytes) in &memory.shared {
+            let users = self.users.entry(*address).or_default();
+            if *users == 0 {
+                self.all += bytes;
+            }
+            *users += 1;
+        }
     }
-    bytes
+
+    fn remove(&mut self, memory: &PlanMemory) {
+        self.all -= memory.own;
+        for (address, bytes) in &memory.shared {
+            let Some(users) = self.users.get_mut(address) else {
+                continue;
+            };
+            *users -= 1;
+            if *users == 0 {
+                self.users.remove(address);
+                self.all -= bytes;
+            }
+        }
+    }
+
+    /// Those of one plan, with its part of what several have.
+    fn part(&self, memory: &PlanMemory) -> usize {
+        let shared = memory.shared.iter();
+        let shared = shared.map(|(address, bytes)| bytes / self.users.get(address).unwrap_or(&1));
+        memory.own + shared.sum::<usize>()
+    }
 }
 
 impl State {
@@ -249,54 +275,69 @@ impl State {
     }
 
     /// Keeps a plan that was made for a caller, and ends others beyond the bound.
-    fn keep(&mut self, plan: &Arc<Plan>, shapes: Shapes, caller: Caller, bound: usize) {
+    fn keep(
+        &mut self,
+        plan: &Arc<Plan>,
+        shapes: Shapes,
+        caller: Caller,
+        bound: usize,
+    ) -> Vec<Arc<Plan>> {
         let now = Instant::now();
         self.made += 1;
+        self.bytes.add(&plan.memory);
         self.kept.entry(shapes).or_default().push(Kept {
             plan: Arc::clone(plan),
             claims: vec![(caller, now)],
         });
-        self.evict(bound, now);
+        self.evict(bound, now)
     }
 
     /// Ends claims until the plans have at most so many bytes. The last plan stays.
-    fn evict(&mut self, bound: usize, now: Instant) {
+    fn evict(&mut self, bound: usize, now: Instant) -> Vec<Arc<Plan>> {
+        let mut evicted = Vec::new();
         while self.kept.values().map(Vec::len).sum::<usize>() > 1
-            && bytes(self.kept.values().flatten()) > bound
-            && let Some((caller, last)) = self.victim(now)
+            && self.bytes.all > bound
+            && let Some(victim) = self.victim(now)
         {
-            let mut evicted = 0;
-            self.kept.retain(|_, of_shapes| {
-                of_shapes.retain_mut(|kept| {
-                    kept.claims.retain(|claim| *claim != (caller, last));
-                    evicted += u64::from(kept.claims.is_empty());
-                    !kept.claims.is_empty()
-                });
-                !of_shapes.is_empty()
-            });
-            self.evicted += evicted;
+            evicted.append(&mut self.remove(|kept| {
+                kept.claims.retain(|claim| *claim != victim);
+                kept.claims.is_empty()
+            }));
         }
+        evicted
+    }
+
+    /// Ends plans. They are to be dropped without the lock: that takes time.
+    fn remove(&mut self, mut ends: impl FnMut(&mut Kept) -> bool) -> Vec<Arc<Plan>> {
+        let mut removed = Vec::new();
+        self.kept.retain(|_, of_shapes| {
+            let ended = of_shapes.extract_if(.., &mut ends);
+            removed.extend(ended.map(|kept| kept.plan));
+            !of_shapes.is_empty()
+        });
+        { removed.iter() }.for_each(|plan| self.bytes.remove(&plan.memory));
+        self.evicted += removed.len() as u64;
+        removed
     }
 
     /// The claim that ends first.
     fn victim(&self, now: Instant) -> Option<(Caller, Instant)> {
-        let all = || self.kept.values().flatten();
-        let claims = || all().flat_map(|kept| kept.claims.iter().copied());
-        let oldest = claims().min_by_key(|(_, last)| *last)?;
-        if now.saturating_duration_since(oldest.1) > IDLE {
-            return Some(oldest);
+        // Of each caller the oldest claim, and its bytes.
+        let mut callers: HashMap<Caller, (Instant, usize)> = HashMap::new();
+        for kept in self.kept.values().flatten() {
+            let bytes = self.bytes.part(&kept.plan.memory);
+            for &(caller, last) in &kept.claims {
+                let (oldest, sum) = callers.entry(caller).or_insert((last, 0));
+                *oldest = last.min(*oldest);
+                *sum += bytes;
+            }
         }
-        let callers: HashSet<Caller> = claims().map(|(caller, _)| caller).collect();
-        let bytes_of = |caller: &Caller| {
-            let is_own = |kept: &&Kept| kept.claims.iter().any(|(other, _)| other == caller);
-            bytes(all().filter(is_own))
-        };
+        let oldest = callers.iter().min_by_key(|(_, (oldest, _))| *oldest)?;
+        let is_idle = now.saturating_duration_since(oldest.1.0) > IDLE;
         // Of equal ones, the same each time.
-        let heaviest = callers
-            .into_iter()
-            .max_by_key(|caller| (bytes_of(caller), *caller))?;
-        let own = claims().filter(|(caller, _)| *caller == heaviest);
-        own.min_by_key(|(_, last)| *last)
+        let heaviest = { callers.iter() }.max_by_key(|(caller, (_, bytes))| (*bytes, **caller))?;
+        let (caller, (last, _)) = if is_idle { oldest } else { heaviest };
+        Some((*caller, *last))
     }
 }
 
@@ -408,14 +449,35 @@ mod tests {
         }
         let mut state = plans.lock();
         let now = Instant::now();
-        let three = bytes(state.kept.values().flatten()) - 1;
+        let three = state.bytes.all - 1;
         let caller_1_has_a_plan = |state: &State| state.kept.contains_key(&vec![vec![1]]);
         state.evict(three, now);
         assert!(caller_1_has_a_plan(&state), "the other one has more");
-        let two = bytes(state.kept.values().flatten()) - 1;
+        let two = state.bytes.all - 1;
         state.evict(two, now + IDLE + Duration::from_secs(1));
         assert!(!caller_1_has_a_plan(&state));
         assert_eq!((state.kept.len(), state.evicted), (2, 2));
+    }
+
+    #[test]
+    fn a_constant_counts_while_a_plan_has_it() {
+        let plans = Plans::new(usize::MAX);
+        for (steps, shared) in [(1, vec![7, 8]), (2, vec![7]), (3, vec![7, 9])] {
+            let x = x(steps);
+            let mut made = plan(&x);
+            made.memory = PlanMemory {
+                own: 10 * steps,
+                shared: shared.into_iter().map(|address| (address, 100)).collect(),
+            };
+            let got = plans.get(&[&x], Caller(steps as u64), || Ok(made));
+            got.unwrap();
+        }
+        let mut state = plans.lock();
+        assert_eq!(state.bytes.all, 60 + 300);
+        for (steps, left) in [(3, 30 + 200), (2, 10 + 200), (1, 0)] {
+            state.remove(|kept| kept.claims[0].0 == Caller(steps));
+            assert_eq!(state.bytes.all, left);
+        }
     }
 
     #[test]
@@ -438,7 +500,7 @@ mod tests {
             get(&plans, steps, Caller(1));
         }
         let mut state = plans.lock();
-        let bound = 2 * bytes(state.kept.values().flatten()) / 5;
+        let bound = 2 * state.bytes.all / 5;
         state.evict(bound, Instant::now());
         assert!(state.kept.contains_key(&vec![vec![1]]));
         assert_eq!(state.kept.len(), 2);
