@@ -71,7 +71,10 @@ impl NetworkThreads {
 
 /// The plan for inputs of certain shapes: [`Network::prepare`] makes one.
 #[derive(Clone)]
-pub struct PreparedPlan(Arc<Plan>);
+pub struct PreparedPlan {
+    plan: Arc<Plan>,
+    caller: Caller,
+}
 
 /// An input or an output of a network.
 #[derive(Clone, Debug, PartialEq)]
@@ -274,8 +277,9 @@ impl Network {
         options: RunOptions,
     ) -> Result<Option<PreparedPlan>, NetworkError> {
         let values = self.ordered(inputs)?;
-        let found = self.plans.find(&values, options.caller);
-        Ok(found.map(PreparedPlan))
+        let caller = options.caller;
+        let found = self.plans.find(&values, caller);
+        Ok(found.map(|plan| PreparedPlan { plan, caller }))
     }
 
     /// The plan for these inputs, which is made if it is not kept. A server makes plans beside the
@@ -298,8 +302,9 @@ impl Network {
         options: RunOptions,
     ) -> Result<PreparedPlan, NetworkError> {
         let values = self.ordered(inputs)?;
-        let plan = self.plan(&values, options.caller)?;
-        Ok(PreparedPlan(plan))
+        let caller = options.caller;
+        let plan = self.plan(&values, caller)?;
+        Ok(PreparedPlan { plan, caller })
     }
 
     /// Runs the network with a plan of [`Network::prepare`] for the same inputs.
@@ -312,7 +317,7 @@ impl Network {
         inputs: &[(&str, &Tensor)],
     ) -> Result<Vec<NamedTensor>, NetworkError> {
         let values = self.ordered(inputs)?;
-        let PreparedPlan(plan) = prepared;
+        let PreparedPlan { plan, caller } = prepared;
         let mut known = plan.known.iter().zip(&values);
         if let Some(index) = known.position(|(known, value)| !known.fits(value)) {
             return Err(NetworkError::Input {
@@ -321,7 +326,7 @@ impl Network {
                     .into(),
             });
         }
-        self.run_plan(plan, &values, Caller::default(), true)
+        self.run_plan(plan, &values, *caller, true)
     }
 
     /// The plans that are kept, and that were made.
@@ -369,7 +374,10 @@ impl Network {
         if known == failed.known || !self.plans.tries_values(counts) {
             return None;
         }
-        let plan = Arc::new(self.plan_of(known).ok()?);
+        let plan = match self.plans.find_known(&known, caller) {
+            Some(plan) => plan,
+            None => Arc::new(self.plan_of(known).ok()?),
+        };
         let ran = run_plan(&plan, values).ok()?;
         self.plans.replace_by_values(plan, caller);
         Some(ran)

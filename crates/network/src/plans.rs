@@ -116,7 +116,15 @@ impl Plans {
     /// The plan for these inputs, if it is kept.
     pub fn find(&self, values: &[&Tensor], caller: Caller) -> Option<Arc<Plan>> {
         let shapes = shapes(values);
-        self.lock().find(&shapes, values, caller, Instant::now())
+        let fits = |known: &[Known]| fits(known, values);
+        self.lock().find(&shapes, fits, caller, Instant::now())
+    }
+
+    /// The plan that knows this, if it is kept.
+    pub fn find_known(&self, known: &[Known], caller: Caller) -> Option<Arc<Plan>> {
+        let shapes = known.iter().map(Known::shape).collect();
+        let is_same = |of_plan: &[Known]| of_plan == known;
+        self.lock().find(&shapes, is_same, caller, Instant::now())
     }
 
     /// The plan for these inputs, which `make` makes if it is not kept.
@@ -129,7 +137,8 @@ impl Plans {
         let shapes = shapes(values);
         let mut state = self.lock();
         loop {
-            if let Some(plan) = state.find(&shapes, values, caller, Instant::now()) {
+            let fits = |known: &[Known]| fits(known, values);
+            if let Some(plan) = state.find(&shapes, fits, caller, Instant::now()) {
                 return Ok(plan);
             }
             if state.making.insert(shapes.clone()) {
@@ -184,7 +193,12 @@ impl Plans {
         let mut state = self.lock();
         state.need_values = true;
         let of_shapes = state.remove(|kept| !kept.plan.known.iter().any(Known::is_value));
-        let evicted = state.keep(&plan, shapes, caller, self.bound);
+        let is_same = |known: &[Known]| known == plan.known;
+        let found = state.find(&shapes, is_same, caller, Instant::now());
+        let evicted = match found {
+            Some(_) => Vec::new(),
+            None => state.keep(&plan, shapes, caller, self.bound),
+        };
         drop(state);
         drop((of_shapes, evicted));
     }
@@ -200,6 +214,11 @@ impl Drop for Making<'_> {
         self.plans.lock().making.remove(self.shapes);
         self.plans.made.notify_all();
     }
+}
+
+fn fits(known: &[Known], values: &[&Tensor]) -> bool {
+    let mut pairs = known.iter().zip(values);
+    pairs.all(|(known, value)| known.fits(value))
 }
 
 fn shapes(values: &[&Tensor]) -> Shapes {
@@ -249,19 +268,16 @@ impl Bytes {
 }
 
 impl State {
+    /// The first plan for these shapes that fits by what it knows.
     fn find(
         &mut self,
         shapes: &Shapes,
-        values: &[&Tensor],
+        fits: impl Fn(&[Known]) -> bool,
         caller: Caller,
         now: Instant,
     ) -> Option<Arc<Plan>> {
-        let of_shapes = self.kept.get_mut(shapes)?;
-        let fits = |kept: &&mut Kept| {
-            let mut pairs = kept.plan.known.iter().zip(values);
-            pairs.all(|(known, value)| known.fits(value))
-        };
-        let kept = of_shapes.iter_mut().find(fits)?;
+        let mut of_shapes = self.kept.get_mut(shapes)?.iter_mut();
+        let kept = of_shapes.find(|kept| fits(&kept.plan.known))?;
         match kept.claims.iter_mut().find(|(other, _)| *other == caller) {
             Some((_, last)) => *last = now,
             None => {
@@ -485,8 +501,8 @@ mod tests {
         let plans = Plans::new(usize::MAX);
         (1..9).for_each(|caller| get(&plans, 1, Caller(caller)));
         let mut state = plans.lock();
-        let (x, later) = (x(1), Instant::now() + IDLE + Duration::from_secs(1));
-        state.find(&vec![vec![1]], &[&x], Caller(9), later);
+        let later = Instant::now() + IDLE + Duration::from_secs(1);
+        state.find(&vec![vec![1]], |_| true, Caller(9), later);
         let claims = &state.kept[&vec![vec![1]]][0].claims;
         assert_eq!(*claims, [(Caller(9), later)]);
     }

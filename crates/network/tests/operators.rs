@@ -4,7 +4,7 @@
 #[path = "common/graphs.rs"]
 mod graphs;
 
-use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
+use cellstream_network::{Network, NetworkError, NetworkOptions, RunOptions, Tensor};
 use graphs::{branch, constant, float, integer, model, node, value, value_of};
 use prost::Message;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
@@ -316,12 +316,20 @@ fn a_length_that_an_input_has_is_part_of_a_plan() {
     for n in [0, -6, 0, -7, 0] {
         assert!(run(n).is_err(), "{n}");
     }
+    let three = Tensor::new(&[], vec![3i64]).unwrap();
+    let inputs = [("x", &tensor), ("n", &three)];
+    let prepared = network.prepare(&inputs, RunOptions::default()).unwrap();
     for n in [3i64, 6, 2, 5, 3, 4] {
         let found = run(n).unwrap();
         let expected = (0..n as usize - 1)
             .map(|at| x[at] + 2.0 * x[at + 1] + 3.0 * x[6 + at] + 4.0 * x[7 + at]);
         assert_eq!(found, expected.collect::<Vec<_>>(), "{n}");
     }
+    // One that was prepared before the values were known to matter takes the plan that is kept.
+    let before = network.plan_stats();
+    let outputs = network.run_prepared(&prepared, &inputs).unwrap();
+    assert_eq!(outputs[0].tensor.floats().unwrap(), run(3).unwrap());
+    assert_eq!((before.made, network.plan_stats()), (6, before));
 }
 
 #[test]
