@@ -99,9 +99,6 @@ pub struct NamedTensor {
     pub tensor: Tensor,
 }
 
-/// Most elements of an input whose value a plan may depend on.
-const SMALL: usize = 64;
-
 /// A whole ONNX graph, ready to run.
 ///
 /// ```no_run
@@ -370,7 +367,7 @@ impl Network {
         caller: Caller,
         counts: bool,
     ) -> Option<Vec<Tensor>> {
-        let known = known_of(values, |_| true);
+        let known = Known::of(values, |_| true);
         if known == failed.known || !self.plans.tries_values(counts) {
             return None;
         }
@@ -474,16 +471,16 @@ impl Network {
         // A single number is a mode; several are data.
         let is_mode = |index: usize| self.decides[index] && values[index].data().len() == 1;
         let by_values = self.plans.need_values();
-        let mut first = known_of(values, |index| by_values || is_mode(index));
+        let mut first = Known::of(values, |index| by_values || is_mode(index));
         if !by_values {
             let modes = first.iter().filter(|known| known.is_value());
             if !self.plans.may_know(&modes.cloned().collect::<Vec<_>>()) {
-                first = known_of(values, |_| false);
+                first = Known::of(values, |_| false);
             }
         }
         self.plan_of(first.clone()).or_else(|why| {
             // The values of all small integers may decide on shapes.
-            let all = known_of(values, |_| true);
+            let all = Known::of(values, |_| true);
             if !all.iter().any(Known::is_value) || all == first {
                 return Err(why);
             }
@@ -503,23 +500,6 @@ impl Network {
             Err(NetworkError::Plan { why })
         })
     }
-}
-
-/// What a plan may know of these inputs: the values of small integers among those of `by_value`.
-fn known_of(values: &[&Tensor], by_value: impl Fn(usize) -> bool) -> Vec<Known> {
-    let is_small = |value: &Tensor| match value.data().element_type() {
-        ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
-        _ => value.data().len() <= SMALL,
-    };
-    let values = values.iter().enumerate();
-    let known = values.map(|(index, value)| {
-        if is_small(value) && by_value(index) {
-            Known::Value((*value).clone())
-        } else {
-            Known::Shape(value.shape().to_vec())
-        }
-    });
-    known.collect()
 }
 
 /// The reason where tract panics, as it does at some graphs: the text of a panic says nothing about

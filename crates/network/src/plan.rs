@@ -6,7 +6,6 @@ use tract_onnx::pb::ModelProto;
 use tract_onnx::prelude::TypedRunnableModel;
 use tract_onnx::tract_hir::internal::*;
 
-use crate::NetworkError;
 use crate::control_flow;
 use crate::dense;
 use crate::derived::PlanMemory;
@@ -17,6 +16,7 @@ use crate::operators;
 use crate::source::{fix_shape, fix_value, graph};
 use crate::tensor::Tensor as Value;
 use crate::threads::Threads;
+use crate::{ElementType, NetworkError};
 
 /// See the [module](self).
 pub(crate) struct Plan {
@@ -39,7 +39,28 @@ pub(crate) enum Known {
     Value(Value),
 }
 
+/// Most elements of an input whose value a plan may depend on.
+const SMALL: usize = 64;
+
 impl Known {
+    /// What a plan may know of these inputs: the values of small integers among those of
+    /// `by_value`.
+    pub fn of(values: &[&Value], by_value: impl Fn(usize) -> bool) -> Vec<Known> {
+        let is_small = |value: &Value| match value.data().element_type() {
+            ElementType::F32 | ElementType::F64 | ElementType::F16 => false,
+            _ => value.data().len() <= SMALL,
+        };
+        let values = values.iter().enumerate();
+        let known = values.map(|(index, value)| {
+            if is_small(value) && by_value(index) {
+                Known::Value((*value).clone())
+            } else {
+                Known::Shape(value.shape().to_vec())
+            }
+        });
+        known.collect()
+    }
+
     pub fn is_value(&self) -> bool {
         matches!(self, Known::Value(_))
     }

@@ -7,11 +7,11 @@
 //!          most bytes loses the plan that it has not used for longest; callers that have not used
 //!          a plan for ten minutes lose it before
 //! making   a thread makes a plan without a lock: runs with other plans go on. Threads that need
-//!          the same one wait for it
+//!          the same one wait for it; if it cannot be made, they have the same error
 //! ```
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::derived::PlanMemory;
@@ -68,7 +68,7 @@ struct State {
     /// By the shapes of all inputs; several where values are part of the plans.
     kept: HashMap<Shapes, Vec<Kept>>,
     bytes: Bytes,
-    making: HashSet<Shapes>,
+    making: HashMap<Shapes, Arc<OnceLock<Failure>>>,
     /// The values of modes that plans have been made for, each list once.
     modes: Vec<Vec<Known>>,
     /// Whether the values of all small integers are part of each plan: without them a run fails.
@@ -77,6 +77,13 @@ struct State {
     failed_runs: u64,
     made: u64,
     evicted: u64,
+}
+
+/// A plan that could not be made.
+struct Failure {
+    /// All that it may have known.
+    known: Vec<Known>,
+    why: String,
 }
 
 struct Kept {
@@ -135,17 +142,25 @@ impl Plans {
         make: impl FnOnce() -> Result<Plan, NetworkError>,
     ) -> Result<Arc<Plan>, NetworkError> {
         let shapes = shapes(values);
+        let fits = |known: &[Known]| fits(known, values);
+        let failure = Arc::default();
         let mut state = self.lock();
         loop {
-            let fits = |known: &[Known]| fits(known, values);
             if let Some(plan) = state.find(&shapes, fits, caller, Instant::now()) {
                 return Ok(plan);
             }
-            if state.making.insert(shapes.clone()) {
+            let Some(other) = state.making.get(&shapes).cloned() else {
+                state.making.insert(shapes.clone(), Arc::clone(&failure));
                 break;
-            }
+            };
             let waited = self.made.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
+            if let Some(Failure { known, why }) = other.get()
+                && fits(known)
+            {
+                let why = why.clone();
+                return Err(NetworkError::Plan { why });
+            }
         }
         drop(state);
         // Ends also if `make` fails.
@@ -153,7 +168,14 @@ impl Plans {
             plans: self,
             shapes: &shapes,
         };
-        let plan = Arc::new(make()?);
+        let made = make();
+        if let Err(NetworkError::Plan { why }) = &made {
+            let _ = failure.set(Failure {
+                known: Known::of(values, |_| true),
+                why: why.clone(),
+            });
+        }
+        let plan = Arc::new(made?);
         let _evicted = self.lock().keep(&plan, shapes.clone(), caller, self.bound);
         Ok(plan)
     }
@@ -454,6 +476,43 @@ mod tests {
         get(&plans, 2, Caller(0));
         let stats = plans.stats();
         assert_eq!((stats.made, stats.kept), (1, 1));
+    }
+
+    #[test]
+    fn those_who_wait_for_a_plan_have_its_error() {
+        const WAITING: usize = 3;
+        let plans = Plans::new(usize::MAX);
+        let all_wait = |plans: &Plans| {
+            let state = plans.lock();
+            // The state, the one who makes it, and those who wait.
+            { state.making.values() }.all(|making| Arc::strong_count(making) == 2 + WAITING)
+        };
+        let x = x(2);
+        let get = |make: &dyn Fn() -> Result<Plan, NetworkError>| {
+            let got = plans.get(&[&x], Caller(0), make);
+            got.err().unwrap().to_string()
+        };
+        std::thread::scope(|scope| {
+            let (begun, begins) = channel();
+            let get = &get;
+            let plans = &plans;
+            let first = scope.spawn(move || {
+                get(&|| {
+                    begun.send(()).unwrap();
+                    while !all_wait(plans) {
+                        std::thread::yield_now();
+                    }
+                    let why = "too short".into();
+                    Err(NetworkError::Plan { why })
+                })
+            });
+            begins.recv().unwrap();
+            let second = || get(&|| panic!("it is made again"));
+            let others = [(); WAITING].map(|()| scope.spawn(second));
+            let why = first.join().unwrap();
+            assert!(why.contains("too short"));
+            others.map(|other| assert_eq!(other.join().unwrap(), why));
+        });
     }
 
     #[test]
