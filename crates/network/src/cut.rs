@@ -15,7 +15,7 @@ use crate::control_flow::cone;
 use crate::evaluation::Evaluation;
 use crate::executors::Executors;
 use crate::inspect::{Origin, Parts};
-use crate::network::port;
+use crate::network::{PANICKED, port};
 use crate::recurrent::{RegionOptions, is_recurrent};
 use crate::source::attributes::{integer, is_standard};
 use crate::source::constants::Constants;
@@ -369,7 +369,8 @@ impl<'a> Cutting<'a> {
             return Ok(());
         }
         let value = catch_panic_silently(|| self.evaluation.value(cone(self.graph, &[name])));
-        let value = value.unwrap_or_else(|panic| Err(refused(panic.message())))?;
+        let panicked = |_| Err(refused(format!("the constant {name:?}: {PANICKED}")));
+        let value = value.unwrap_or_else(panicked)?;
         let value = value.ok_or_else(|| refused(format!("the constant {name:?} has no value")))?;
         let value = match value.data() {
             Data::F64(all) => {

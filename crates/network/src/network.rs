@@ -503,8 +503,9 @@ impl Network {
 }
 
 /// The reason where tract panics, as it does at some graphs: the text of a panic says nothing about
-/// the graph.
-const PANICKED: &str = "it contradicts itself, or has an operator in a form that is not supported";
+/// the graph. With `RUST_BACKTRACE` set, the panic hook tells it.
+pub(crate) const PANICKED: &str =
+    "it contradicts itself, or has an operator in a form that is not supported";
 
 /// Runs a plan.
 fn run_plan(plan: &Plan, values: &[&Tensor]) -> Result<Vec<Tensor>, NetworkError> {

@@ -8,13 +8,14 @@
 //! ```text
 //! a host sets another hook later    it is called once for a silent panic, and then wrapped, too
 //! a host chains to the present one  its own part is called for silent panics
+//! RUST_BACKTRACE is set             nothing is left out: causes and places are wanted
 //! ```
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Runs `job`. After a panic the caller discards what the job may have left inconsistent. The panic
 /// hook reports the panic.
@@ -26,11 +27,15 @@ pub fn catch_panic<T>(job: impl FnOnce() -> T) -> Result<T, PanicPayload> {
 }
 
 /// As [`catch_panic`], for a caller that reports the panic's message itself: the panic hook does
-/// not report panics of this thread during `job`. Other threads are not affected.
+/// not report panics of this thread during `job`, unless `RUST_BACKTRACE` is set. Other threads are
+/// not affected.
 ///
 /// # Errors
 /// The payload of the panic.
 pub fn catch_panic_silently<T>(job: impl FnOnce() -> T) -> Result<T, PanicPayload> {
+    if *IS_LOUD {
+        return catch_panic(job);
+    }
     let silent = Silence::begin();
     let before = SILENCED.load(Ordering::Relaxed);
     let caught = catch_panic(job);
@@ -41,11 +46,17 @@ pub fn catch_panic_silently<T>(job: impl FnOnce() -> T) -> Result<T, PanicPayloa
     caught
 }
 
-/// The panic hook does not report panics of this thread from now on. For threads of a pool whose
-/// panics go on in the thread that has called it.
+/// The panic hook does not report panics of this thread from now on, unless `RUST_BACKTRACE` is set.
+/// For threads of a pool whose panics go on in the thread that has called it.
 pub fn silence_panics_of_this_thread() {
-    std::mem::forget(Silence::begin());
+    if !*IS_LOUD {
+        std::mem::forget(Silence::begin());
+    }
 }
+
+/// Whether the environment asks for backtraces.
+static IS_LOUD: LazyLock<bool> =
+    LazyLock::new(|| std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0"));
 
 thread_local! {
     /// How many callers want silence.
