@@ -120,7 +120,7 @@ impl NodeCase {
     fn run_set(&self, set: &Set, form: Form, options: NetworkOptions) -> Outcome {
         let refused = |why: NetworkError| {
             let why = why.to_string();
-            if why.contains("panicked") {
+            if why.contains("it contradicts itself") {
                 Outcome::Panics(why)
             } else {
                 Outcome::Refused(why)
