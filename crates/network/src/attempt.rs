@@ -49,9 +49,15 @@ impl Network {
                 )),
             };
         }
+        let is_given = |name: &str| shapes.iter().any(|(given, _)| given == name);
+        let has_open_axes = self.inputs().iter().any(|port| {
+            let of_file = port.shape.iter().filter(|_| !is_given(&port.name));
+            of_file.flatten().any(Option::is_none)
+        });
+        let tries = if has_open_axes { SIZES.len() } else { 1 };
         let mut first = None;
-        for size in SIZES {
-            let attempt = match self.inputs_of(shapes, size) {
+        for size in &SIZES[..tries] {
+            let attempt = match self.inputs_of(shapes, *size) {
                 Ok(inputs) => self.attempt_on(&inputs),
                 Err(why) => Attempt {
                     shapes: Vec::new(),
@@ -61,14 +67,7 @@ impl Network {
             if attempt.failure.is_none() {
                 return attempt;
             }
-            let is_same = first
-                .as_ref()
-                .is_some_and(|first: &Attempt| first.shapes == attempt.shapes);
             first.get_or_insert(attempt);
-            // No axis of any size is left.
-            if is_same {
-                break;
-            }
         }
         first.expect("there is a size")
     }
