@@ -5,7 +5,7 @@
 mod graphs;
 
 use cellstream_network::{Network, NetworkError, NetworkOptions, RunOptions, Tensor};
-use graphs::{branch, constant, float, integer, model, node, value, value_of};
+use graphs::{branch, constant, float, integer, ints, model, node, value, value_of};
 use prost::Message;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
 
@@ -333,6 +333,22 @@ fn a_length_that_an_input_has_is_part_of_a_plan() {
 }
 
 #[test]
+fn a_transposed_convolution_needs_no_kernel_shape() {
+    let run = |output_shape: &[i64]| {
+        let node = NodeProto {
+            attribute: vec![ints("strides", &[2]), ints("output_shape", output_shape)],
+            ..node("ConvTranspose", &["x", "w"], "y")
+        };
+        let w = constant("w", &[1, 1, 2], &[1.0, 10.0]);
+        let network = open(&file(node, &[("x", 1)], vec![w]))?;
+        let x = Tensor::new(&[1, 1, 3], vec![1.0f32, 2.0, 3.0])?;
+        floats(&network, &[("x", &x)])
+    };
+    assert_eq!(run(&[6]).unwrap(), [1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
+    assert!(run(&[1, 1, 6]).is_err());
+}
+
+#[test]
 fn softplus_of_large_numbers_is_finite() {
     let network = open(&file(
         node("Softplus", &["x"], "y"),
@@ -360,14 +376,8 @@ fn the_extremes_of_infinities_are_infinite() {
     x[20..].fill(3.0);
     x[39] = f32::NAN;
     let run = |operator: &str, axis: i64, values: &[f32]| {
-        let axes = AttributeProto {
-            name: "axes".into(),
-            r#type: 7,
-            ints: vec![axis],
-            ..AttributeProto::default()
-        };
         let node = NodeProto {
-            attribute: vec![axes, integer("keepdims", 0)],
+            attribute: vec![ints("axes", &[axis]), integer("keepdims", 0)],
             ..node(operator, &["x"], "y")
         };
         let graph = GraphProto {

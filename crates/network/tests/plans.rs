@@ -8,8 +8,8 @@ use std::sync::Barrier;
 use cellstream_network::{
     Caller, Network, NetworkError, NetworkOptions, NetworkThreads, RunOptions, Tensor,
 };
-use graphs::{branch, constant, file, node, value, value_of};
-use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use graphs::{branch, constant, file, ints, node, value, value_of};
+use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
 
 const IN: usize = 8;
 const OUT: usize = 64;
@@ -23,22 +23,10 @@ fn random(seed: u64, count: usize) -> Vec<f32> {
 
 /// `y [T, LABELS] = relu(convolution of x [1, IN, T]) W`: a kernel and a matrix for tract.
 fn tagger() -> Vec<u8> {
-    let pads = AttributeProto {
-        name: "pads".into(),
-        r#type: 7,
-        ints: vec![2, 2],
-        ..AttributeProto::default()
-    };
-    let axes = AttributeProto {
-        name: "perm".into(),
-        r#type: 7,
-        ints: vec![0, 2, 1],
-        ..AttributeProto::default()
-    };
     let mut convolution = node("Conv", &["x", "kernel"], "features");
-    convolution.attribute.push(pads);
+    convolution.attribute.push(ints("pads", &[2, 2]));
     let mut transposed = node("Transpose", &["positive"], "rows");
-    transposed.attribute.push(axes);
+    transposed.attribute.push(ints("perm", &[0, 2, 1]));
     file(GraphProto {
         node: vec![
             convolution,

@@ -12,7 +12,8 @@ pub(super) fn refused(node: &NodeProto) -> Option<&'static str> {
         attribute(node, name).is_some_and(|one| one.ints.iter().any(|&value| value < 0))
     };
     match node.op_type.as_str() {
-        "ConvTranspose" if count("output_shape") > count("kernel_shape") => {
+        // Without kernel_shape, the rank of the kernel tells in the plan.
+        "ConvTranspose" if (1..count("output_shape")).contains(&count("kernel_shape")) => {
             Some("output_shape of all axes; give those of the kernel alone")
         }
         "Pad" if is_negative("pads") => Some("negative pads before opset 11"),

@@ -56,6 +56,15 @@ pub fn integer(name: &str, value: i64) -> AttributeProto {
     }
 }
 
+pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
+    AttributeProto {
+        name: name.into(),
+        r#type: 7,
+        ints: values.to_vec(),
+        ..AttributeProto::default()
+    }
+}
+
 pub fn float(name: &str, value: f32) -> AttributeProto {
     AttributeProto {
         name: name.into(),
