@@ -159,15 +159,15 @@ impl EvalOp for Linear {
         let zeros = zeros.try_as_plain_ram()?;
         let (scale, zeros) = (scale.as_slice::<f32>()?, zeros.as_slice::<i32>()?);
         let y = match self.direction {
-            Direction::Quantize => {
-                let x = x.cast_to::<f32>()?;
-                let x = x.try_as_plain_ram()?;
-                quantize(x.as_slice::<f32>()?, &places, scale, zeros, output)?
-            }
+            Direction::Quantize => quantize(&x.cast_to::<f32>()?, &places, scale, zeros, output)?,
             Direction::Dequantize => dequantize(x, &places, scale, zeros)?,
         };
-        let y = y.into_shape(x.shape())?;
-        Ok(tvec!(y.cast_to_dt(output)?.into_owned().into_tvalue()))
+        let y = if y.datum_type() == output {
+            y
+        } else {
+            y.cast_to_dt(output)?.into_owned()
+        };
+        Ok(tvec!(y.into_tvalue()))
     }
 }
 
@@ -249,25 +249,29 @@ impl Places {
 const ROUNDING: f32 = 1.5 * 8_388_608.0;
 
 fn quantize(
-    x: &[f32],
+    x: &Tensor,
     places: &Places,
     scale: &[f32],
     zeros: &[i32],
     output: DatumType,
 ) -> TractResult<Tensor> {
+    let plain = x.try_as_plain_ram()?;
+    let values = plain.as_slice::<f32>()?;
     macro_rules! of_type {
         ($type:ty) => {{
             // Beyond it, the result is saturated whatever the zero point.
             const LIMIT: f32 = 131_072.0;
-            let mut y = vec![0 as $type; x.len()];
+            let mut y = Tensor::zero::<$type>(x.shape())?;
+            let mut plain = y.try_as_plain_ram_mut()?;
+            let to = plain.as_slice_mut::<$type>()?;
             places.rows(x.len(), |row, at| {
                 let (scale, zero) = (scale[at], zeros[at] as f32);
-                for (y, x) in y[row.clone()].iter_mut().zip(&x[row]) {
+                for (y, x) in to[row.clone()].iter_mut().zip(&values[row]) {
                     let rounded = ((x / scale).clamp(-LIMIT, LIMIT) + ROUNDING) - ROUNDING;
                     *y = (rounded + zero) as $type;
                 }
             });
-            Ok(tensor1(&y))
+            Ok(y)
         }};
     }
     match output.unquantized() {
@@ -280,18 +284,19 @@ fn quantize(
 }
 
 fn dequantize(x: &Tensor, places: &Places, scale: &[f32], zeros: &[i32]) -> TractResult<Tensor> {
+    let mut y = Tensor::zero::<f32>(x.shape())?;
+    let mut plain = y.try_as_plain_ram_mut()?;
+    let to = plain.as_slice_mut::<f32>()?;
     macro_rules! of_type {
         ($type:ty) => {{
             let x = x.try_as_plain_ram()?;
             let x = x.as_slice::<$type>()?;
-            let mut y = vec![0f32; x.len()];
             places.rows(x.len(), |row, at| {
                 let (scale, zero) = (scale[at], zeros[at]);
-                for (y, x) in y[row.clone()].iter_mut().zip(&x[row]) {
+                for (y, x) in to[row.clone()].iter_mut().zip(&x[row]) {
                     *y = i32::from(*x).wrapping_sub(zero) as f32 * scale;
                 }
             });
-            Ok(tensor1(&y))
         }};
     }
     match x.datum_type().unquantized() {
@@ -302,6 +307,7 @@ fn dequantize(x: &Tensor, places: &Places, scale: &[f32], zeros: &[i32]) -> Trac
         DatumType::I32 => of_type!(i32),
         other => bail!("DequantizeLinear of {other:?} is not supported"),
     }
+    Ok(y)
 }
 
 impl TypedOp for Linear {
