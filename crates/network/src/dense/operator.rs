@@ -12,6 +12,7 @@ use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
+use crate::operators::computed::{Computed, computed};
 use crate::scoped;
 use crate::source::attributes::integer;
 use crate::threads::Threads;
@@ -207,18 +208,19 @@ impl PartialEq for DenseOperator {
 
 impl Eq for DenseOperator {}
 
-impl Op for DenseOperator {
-    fn name(&self) -> StaticName {
-        "Dense".into()
+computed!(DenseOperator);
+
+impl Computed for DenseOperator {
+    const NAME: &'static str = "Dense";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let x = inputs.first().context("x is missing")?;
+        let mut shape: TVec<TDim> = x.shape.to_tvec();
+        *shape.last_mut().context("x has no axis")? = self.dense.outputs().to_dim();
+        Ok(tvec!(f32::datum_type().fact(&*shape)))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for DenseOperator {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let x = args_1!(inputs);
         let dense = &self.dense;
         let mut shape: TVec<usize> = x.shape().into();
@@ -243,15 +245,4 @@ impl EvalOp for DenseOperator {
         }
         Ok(tvec!(y.into_tvalue()))
     }
-}
-
-impl TypedOp for DenseOperator {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let x = inputs.first().context("x is missing")?;
-        let mut shape: TVec<TDim> = x.shape.to_tvec();
-        *shape.last_mut().context("x has no axis")? = self.dense.outputs().to_dim();
-        Ok(tvec!(f32::datum_type().fact(&*shape)))
-    }
-
-    as_op!();
 }

@@ -5,6 +5,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
+use super::computed::{Computed, computed, wires_itself};
 
 /// The largest value of `u8`.
 const LEVELS: f32 = 255.0;
@@ -70,9 +71,7 @@ fn quantise(x: &[f32]) -> Quantised {
 struct DynamicQuantizeLinear;
 
 impl Expansion for DynamicQuantizeLinear {
-    fn name(&self) -> StaticName {
-        "DynamicQuantizeLinear".into()
-    }
+    wires_itself!();
 
     fn nboutputs(&self) -> TractResult<usize> {
         Ok(3)
@@ -94,29 +93,19 @@ impl Expansion for DynamicQuantizeLinear {
         solver.equals(&outputs[1].rank, 0)?;
         solver.equals(&outputs[2].rank, 0)
     }
-
-    fn wire(
-        &self,
-        prefix: &str,
-        target: &mut TypedModel,
-        inputs: &[OutletId],
-    ) -> TractResult<TVec<OutletId>> {
-        target.wire_node(prefix, self.clone(), inputs)
-    }
 }
 
-impl Op for DynamicQuantizeLinear {
-    fn name(&self) -> StaticName {
-        "DynamicQuantizeLinear".into()
+computed!(DynamicQuantizeLinear);
+
+impl Computed for DynamicQuantizeLinear {
+    const NAME: &'static str = "DynamicQuantizeLinear";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let y = u8::datum_type().fact(inputs[0].shape.clone());
+        Ok(tvec!(y, f32::scalar_fact(), u8::scalar_fact()))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for DynamicQuantizeLinear {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let x = args_1!(inputs);
         let plain = x.try_as_plain_ram()?;
         let quantised = quantise(plain.as_slice::<f32>()?);
@@ -127,15 +116,6 @@ impl EvalOp for DynamicQuantizeLinear {
             tensor0(quantised.zero_point).into_tvalue()
         ))
     }
-}
-
-impl TypedOp for DynamicQuantizeLinear {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let y = u8::datum_type().fact(inputs[0].shape.clone());
-        Ok(tvec!(y, f32::scalar_fact(), u8::scalar_fact()))
-    }
-
-    as_op!();
 }
 
 #[cfg(test)]

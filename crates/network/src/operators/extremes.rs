@@ -8,6 +8,7 @@ use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::binary::Nary;
 use tract_onnx::tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 
+use super::computed::{Computed, computed, passes_on_rules};
 use super::{Parsed, expansion, own};
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -40,18 +41,7 @@ bin_to_super_type!(smaller, Smaller,
 struct Extremes(Box<dyn Expansion>);
 
 impl Expansion for Extremes {
-    fn name(&self) -> StaticName {
-        self.0.name()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        solver: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        self.0.as_ref().rules(solver, inputs, outputs)
-    }
+    passes_on_rules!(0);
 
     fn wire(
         &self,
@@ -115,22 +105,20 @@ struct Extreme {
     is_largest: bool,
 }
 
-impl Op for Extreme {
-    fn name(&self) -> StaticName {
-        if self.is_largest {
-            "Largest".into()
-        } else {
-            "Smallest".into()
+computed!(Extreme);
+
+impl Computed for Extreme {
+    const NAME: &'static str = "Extreme";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let mut shape = inputs[0].shape.to_tvec();
+        for &axis in &self.axes {
+            shape[axis] = 1.to_dim();
         }
+        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for Extreme {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let mut x = args_1!(inputs).into_tensor();
         for &axis in &self.axes {
             x = match x.datum_type() {
@@ -200,16 +188,4 @@ impl Extreme {
 
 fn is_nan<T: PartialOrd>(x: T) -> bool {
     x.partial_cmp(&x).is_none()
-}
-
-impl TypedOp for Extreme {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let mut shape = inputs[0].shape.to_tvec();
-        for &axis in &self.axes {
-            shape[axis] = 1.to_dim();
-        }
-        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
-    }
-
-    as_op!();
 }

@@ -7,6 +7,7 @@ use tract_onnx::tract_hir::ops::array::GatherNd as Rules;
 use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
 use super::Parsed;
+use super::computed::{Computed, computed};
 use super::indices::place;
 use crate::source::attributes::integer;
 
@@ -62,18 +63,17 @@ impl GatherNd {
     }
 }
 
-impl Op for GatherNd {
-    fn name(&self) -> StaticName {
-        "GatherND".into()
+computed!(GatherNd);
+
+impl Computed for GatherNd {
+    const NAME: &'static str = "GatherND";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let shape = self.shape(&inputs[0].shape, &inputs[1].shape)?;
+        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for GatherNd {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (data, indices) = args_2!(inputs);
         let kind = data.datum_type();
         ensure!(kind.is_copy(), "its input is of the type {kind:?}");
@@ -107,13 +107,4 @@ impl EvalOp for GatherNd {
         }
         Ok(tvec!(y.into_tvalue()))
     }
-}
-
-impl TypedOp for GatherNd {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let shape = self.shape(&inputs[0].shape, &inputs[1].shape)?;
-        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
-    }
-
-    as_op!();
 }

@@ -8,6 +8,7 @@ use tract_onnx::tract_hir::ops::array;
 use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
 use super::Parsed;
+use super::computed::{Computed, computed, passes_on_rules};
 use crate::source::attributes::{attribute, integer};
 
 pub(super) fn parse_gather(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -70,18 +71,7 @@ struct Checked {
 }
 
 impl Expansion for Checked {
-    fn name(&self) -> StaticName {
-        self.operator.name()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        solver: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        self.operator.as_ref().rules(solver, inputs, outputs)
-    }
+    passes_on_rules!(operator);
 
     fn wire(
         &self,
@@ -143,18 +133,16 @@ struct CheckedIndices {
     sizes: Option<TVec<usize>>,
 }
 
-impl Op for CheckedIndices {
-    fn name(&self) -> StaticName {
-        "CheckedIndices".into()
+computed!(CheckedIndices);
+
+impl Computed for CheckedIndices {
+    const NAME: &'static str = "CheckedIndices";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec!(i64::datum_type().fact(inputs[0].shape.clone())))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for CheckedIndices {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let sizes = match (&self.sizes, inputs.get(1)) {
             (Some(sizes), _) => sizes.clone(),
             (None, Some(data)) => data.shape()[self.axes.clone()].into(),
@@ -178,12 +166,4 @@ impl EvalOp for CheckedIndices {
         }
         Ok(tvec!(indices.into_tvalue()))
     }
-}
-
-impl TypedOp for CheckedIndices {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        Ok(tvec!(i64::datum_type().fact(inputs[0].shape.clone())))
-    }
-
-    as_op!();
 }

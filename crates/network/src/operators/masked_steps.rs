@@ -17,6 +17,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
+use super::computed::{Computed, computed, wires_itself};
 use crate::source::attributes::integer;
 
 pub(crate) const COMPACT_STEPS: &str = "cellstream.CompactSteps";
@@ -112,9 +113,7 @@ impl Mask<'_> {
 }
 
 impl Expansion for MaskedSteps {
-    fn name(&self) -> StaticName {
-        "MaskedSteps".into()
-    }
+    wires_itself!();
 
     fn nboutputs(&self) -> TractResult<usize> {
         Ok(match self.direction {
@@ -145,29 +144,28 @@ impl Expansion for MaskedSteps {
         }
         Ok(())
     }
-
-    fn wire(
-        &self,
-        prefix: &str,
-        target: &mut TypedModel,
-        inputs: &[OutletId],
-    ) -> TractResult<TVec<OutletId>> {
-        target.wire_node(prefix, self.clone(), inputs)
-    }
 }
 
-impl Op for MaskedSteps {
-    fn name(&self) -> StaticName {
-        "MaskedSteps".into()
+computed!(MaskedSteps);
+
+impl Computed for MaskedSteps {
+    const NAME: &'static str = "MaskedSteps";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let x = inputs.first().context("its input is missing")?;
+        ensure!(
+            x.rank() == 3,
+            "its input has {} axes; it must have three",
+            x.rank()
+        );
+        let mut facts = tvec!(x.without_value());
+        if self.direction == Direction::Compact {
+            facts.push(i32::datum_type().fact([x.shape[1].clone()]));
+        }
+        Ok(facts)
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for MaskedSteps {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (x, mask) = (&inputs[0], &inputs[1]);
         let &[steps, batch, features] = x.shape() else {
             bail!(
@@ -208,22 +206,4 @@ impl EvalOp for MaskedSteps {
             }
         }
     }
-}
-
-impl TypedOp for MaskedSteps {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let x = inputs.first().context("its input is missing")?;
-        ensure!(
-            x.rank() == 3,
-            "its input has {} axes; it must have three",
-            x.rank()
-        );
-        let mut facts = tvec!(x.without_value());
-        if self.direction == Direction::Compact {
-            facts.push(i32::datum_type().fact([x.shape[1].clone()]));
-        }
-        Ok(facts)
-    }
-
-    as_op!();
 }

@@ -1,6 +1,7 @@
 //! Operators that tract does not have, has with fewer forms than exporters write, or has slowly.
 
 mod activations;
+pub(crate) mod computed;
 mod dynamic_quantize_linear;
 mod extremes;
 mod forms;

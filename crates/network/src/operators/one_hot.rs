@@ -5,6 +5,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
+use super::computed::{Computed, computed};
 use super::indices::{axis_of, place};
 use crate::source::attributes::integer;
 
@@ -73,18 +74,18 @@ fn first(depth: &Tensor) -> TractResult<usize> {
     usize::try_from(depth).with_context(|| format!("its depth is {depth}"))
 }
 
-impl Op for OneHot {
-    fn name(&self) -> StaticName {
-        "OneHot".into()
+computed!(OneHot);
+
+impl Computed for OneHot {
+    const NAME: &'static str = "OneHot";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let mut shape = inputs[0].shape.to_tvec();
+        shape.insert(axis_of(self.axis, shape.len() + 1)?, self.depth.to_dim());
+        Ok(tvec!(inputs[1].datum_type.fact(&*shape)))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for OneHot {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (indices, values) = args_2!(inputs);
         let kind = values.datum_type();
         ensure!(
@@ -112,14 +113,4 @@ impl EvalOp for OneHot {
         }
         Ok(tvec!(y.into_tvalue()))
     }
-}
-
-impl TypedOp for OneHot {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let mut shape = inputs[0].shape.to_tvec();
-        shape.insert(axis_of(self.axis, shape.len() + 1)?, self.depth.to_dim());
-        Ok(tvec!(inputs[1].datum_type.fact(&*shape)))
-    }
-
-    as_op!();
 }

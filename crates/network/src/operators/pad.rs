@@ -5,6 +5,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::tract_core::ops::array::Slice;
 
+use super::computed::passes_on_rules;
 use super::indices::axis_of;
 use super::{Parsed, expansion, own};
 use crate::source::attributes::attribute;
@@ -32,18 +33,7 @@ struct Pad {
 }
 
 impl Expansion for Pad {
-    fn name(&self) -> StaticName {
-        "Pad".into()
-    }
-
-    fn rules<'r, 'p: 'r, 's: 'r>(
-        &'s self,
-        solver: &mut Solver<'r>,
-        inputs: &'p [TensorProxy],
-        outputs: &'p [TensorProxy],
-    ) -> InferenceResult {
-        self.operator.as_ref().rules(solver, inputs, outputs)
-    }
+    passes_on_rules!(operator);
 
     fn wire(
         &self,

@@ -9,6 +9,7 @@ use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
+use super::computed::{Computed, computed, wires_itself};
 use crate::ElementType;
 use crate::source::attributes::integer;
 
@@ -87,12 +88,7 @@ impl Linear {
 }
 
 impl Expansion for Linear {
-    fn name(&self) -> StaticName {
-        match self.direction {
-            Direction::Quantize => "QuantizeLinear".into(),
-            Direction::Dequantize => "DequantizeLinear".into(),
-        }
-    }
+    wires_itself!();
 
     fn rules<'r, 'p: 'r, 's: 'r>(
         &'s self,
@@ -117,29 +113,20 @@ impl Expansion for Linear {
             },
         }
     }
-
-    fn wire(
-        &self,
-        prefix: &str,
-        target: &mut TypedModel,
-        inputs: &[OutletId],
-    ) -> TractResult<TVec<OutletId>> {
-        target.wire_node(prefix, self.clone(), inputs)
-    }
 }
 
-impl Op for Linear {
-    fn name(&self) -> StaticName {
-        Expansion::name(self)
+computed!(Linear);
+
+impl Computed for Linear {
+    const NAME: &'static str = "(De)QuantizeLinear";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let zero_point = inputs.get(2).map(|zero| zero.datum_type);
+        let output = self.output(inputs[1].datum_type, zero_point);
+        Ok(tvec!(output.fact(inputs[0].shape.clone())))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for Linear {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (x, scale) = (&inputs[0], &inputs[1]);
         let zero_point = inputs.get(2);
         let output = self.output(scale.datum_type(), zero_point.map(|zero| zero.datum_type()));
@@ -308,14 +295,4 @@ fn dequantize(x: &Tensor, places: &Places, scale: &[f32], zeros: &[i32]) -> Trac
         other => bail!("DequantizeLinear of {other:?} is not supported"),
     }
     Ok(y)
-}
-
-impl TypedOp for Linear {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let zero_point = inputs.get(2).map(|zero| zero.datum_type);
-        let output = self.output(inputs[1].datum_type, zero_point);
-        Ok(tvec!(output.fact(inputs[0].shape.clone())))
-    }
-
-    as_op!();
 }

@@ -5,6 +5,7 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
+use super::computed::{Computed, computed, wires_itself};
 use crate::source::attributes::integer;
 
 pub(super) fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -26,9 +27,7 @@ struct ReverseSequence {
 }
 
 impl Expansion for ReverseSequence {
-    fn name(&self) -> StaticName {
-        "ReverseSequence".into()
-    }
+    wires_itself!();
 
     fn rules<'r, 'p: 'r, 's: 'r>(
         &'s self,
@@ -41,29 +40,18 @@ impl Expansion for ReverseSequence {
         solver.equals(&inputs[0].datum_type, &outputs[0].datum_type)?;
         solver.equals(&inputs[0].shape, &outputs[0].shape)
     }
-
-    fn wire(
-        &self,
-        prefix: &str,
-        target: &mut TypedModel,
-        inputs: &[OutletId],
-    ) -> TractResult<TVec<OutletId>> {
-        target.wire_node(prefix, self.clone(), inputs)
-    }
 }
 
-impl Op for ReverseSequence {
-    fn name(&self) -> StaticName {
-        "ReverseSequence".into()
+computed!(ReverseSequence);
+
+impl Computed for ReverseSequence {
+    const NAME: &'static str = "ReverseSequence";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec!(inputs[0].without_value()))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for ReverseSequence {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (x, lengths) = args_2!(inputs);
         ensure!(
             x.rank() >= 2,
@@ -107,12 +95,4 @@ impl EvalOp for ReverseSequence {
         }
         Ok(tvec!(y.into_tvalue()))
     }
-}
-
-impl TypedOp for ReverseSequence {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        Ok(tvec!(inputs[0].without_value()))
-    }
-
-    as_op!();
 }

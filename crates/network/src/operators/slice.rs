@@ -6,6 +6,7 @@ use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::array::StridedSlice;
 use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
+use super::computed::{Computed, computed};
 use super::indices::axis_of;
 use super::{Parsed, own};
 
@@ -116,18 +117,20 @@ fn range(begin: i64, end: i64, step: i64, size: usize) -> TractResult<(usize, us
     Ok((begin.max(0) as usize, count as usize))
 }
 
-impl Op for SliceAtRun {
-    fn name(&self) -> StaticName {
-        "SliceAtRun".into()
+computed!(SliceAtRun);
+
+impl Computed for SliceAtRun {
+    const NAME: &'static str = "SliceAtRun";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let mut shape = inputs[0].shape.to_tvec();
+        for (&axis, length) in self.axes.iter().zip(&self.lengths) {
+            shape[axis] = length.clone();
+        }
+        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
     }
 
-    op_as_typed_op!();
-}
-
-impl EvalOp for SliceAtRun {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let (x, begins, ends) = args_3!(inputs);
         let kind = x.datum_type();
         ensure!(kind.is_copy(), "its input is of the type {kind:?}");
@@ -164,18 +167,6 @@ fn take(x: &Tensor, axis: usize, begin: usize, step: i64, count: usize) -> Tract
         y.copy_from_slice(&x.as_bytes()[(outer * length + place) * inner..][..inner]);
     }
     Ok(y)
-}
-
-impl TypedOp for SliceAtRun {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let mut shape = inputs[0].shape.to_tvec();
-        for (&axis, length) in self.axes.iter().zip(&self.lengths) {
-            shape[axis] = length.clone();
-        }
-        Ok(tvec!(inputs[0].datum_type.fact(&*shape)))
-    }
-
-    as_op!();
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use tract_onnx::tract_hir::internal::*;
 use super::attributes::{integer, is_standard};
 use super::constants::table;
 use crate::control_flow::readers;
+use crate::operators::computed::{Computed, computed, wires_itself};
 
 /// Fewest bytes of a table that stays in its file. A row of it is read in about a microsecond.
 pub(super) const MIN_BYTES: u64 = 64 << 20;
@@ -152,9 +153,7 @@ impl PartialEq for Gather {
 impl Eq for Gather {}
 
 impl Expansion for Gather {
-    fn name(&self) -> StaticName {
-        "GatherRows".into()
-    }
+    wires_itself!();
 
     fn rules<'r, 'p: 'r, 's: 'r>(
         &'s self,
@@ -178,41 +177,22 @@ impl Expansion for Gather {
             Ok(())
         })
     }
-
-    fn wire(
-        &self,
-        prefix: &str,
-        target: &mut TypedModel,
-        inputs: &[OutletId],
-    ) -> TractResult<TVec<OutletId>> {
-        target.wire_node(prefix, self.clone(), inputs)
-    }
 }
 
-impl Op for Gather {
-    fn name(&self) -> StaticName {
-        "GatherRows".into()
-    }
+computed!(Gather);
 
-    op_as_typed_op!();
-}
+impl Computed for Gather {
+    const NAME: &'static str = "GatherRows";
 
-impl EvalOp for Gather {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let indices = args_1!(inputs);
-        Ok(tvec!(self.0.gather(&indices)?.into_tvalue()))
-    }
-}
-
-impl TypedOp for Gather {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         let indices = inputs.first().context("the indices are missing")?;
         let mut shape = indices.shape.to_tvec();
         shape.extend(self.0.shape[1..].iter().map(|size| size.to_dim()));
         Ok(tvec!(self.0.datum.fact(&*shape)))
     }
 
-    as_op!();
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let indices = args_1!(inputs);
+        Ok(tvec!(self.0.gather(&indices)?.into_tvalue()))
+    }
 }
