@@ -12,6 +12,7 @@ use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_hir::internal::*;
 
+use crate::operators::Parsed;
 use crate::operators::computed::{Computed, computed};
 use crate::scoped;
 use crate::source::attributes::integer;
@@ -25,10 +26,7 @@ pub(crate) fn register(onnx: &mut Onnx) {
     onnx.op_register.insert(DENSE, parse);
 }
 
-fn parse(
-    _: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let constants = node.input.get(1..).unwrap_or_default();
     let expansion = DenseExpansion {
         key: Key {

@@ -14,10 +14,6 @@ const LEVELS: f32 = 255.0;
 /// the low bits.
 const INTEGERS: f32 = 8_388_608.0;
 
-/// Added to a number below 2^22 and subtracted again, it rounds to the nearest integer, halves to
-/// even ones.
-const ROUNDING: f32 = 1.5 * INTEGERS;
-
 pub(super) fn parse(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Parsed> {
     Ok((expand(DynamicQuantizeLinear), Vec::new()))
 }
@@ -30,7 +26,9 @@ struct Quantised {
     zero_point: u8,
 }
 
-fn round(value: f32) -> f32 {
+/// The nearest integer to a number below 2^22; halves go to even ones. In vector code.
+pub(super) fn round(value: f32) -> f32 {
+    const ROUNDING: f32 = 1.5 * INTEGERS;
     (value + ROUNDING) - ROUNDING
 }
 

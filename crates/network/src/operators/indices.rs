@@ -113,7 +113,7 @@ pub(super) fn axis_of(axis: i64, rank: usize) -> TractResult<usize> {
 }
 
 /// The place of an index, which may be counted from the end.
-pub(super) fn place(index: i64, size: usize) -> TractResult<usize> {
+pub(crate) fn place(index: i64, size: usize) -> TractResult<usize> {
     let found = if index < 0 {
         index.saturating_add(size as i64)
     } else {
@@ -123,6 +123,18 @@ pub(super) fn place(index: i64, size: usize) -> TractResult<usize> {
     found.with_context(|| {
         format!("index {index} is out of range: its axis has {size} elements; correct the index")
     })
+}
+
+/// The elements as integers.
+pub(crate) fn integers(value: &Tensor) -> TractResult<Vec<i64>> {
+    let value = value.cast_to::<i64>()?;
+    Ok(value.try_as_plain_ram()?.as_slice::<i64>()?.to_vec())
+}
+
+/// The integers of an input that must be known before a run, such as axes.
+pub(super) fn constant_integers(target: &TypedModel, input: OutletId) -> TractResult<Vec<i64>> {
+    let value = target.outlet_fact(input)?.konst.as_ref();
+    integers(value.context("an input must be a constant, and depends on values of the run")?)
 }
 
 /// Indices that are in range, counted from the first element.

@@ -29,10 +29,12 @@ use crate::NetworkError;
 use crate::source::attributes::{attribute, float_attribute, is_standard};
 use crate::source::names::subgraphs;
 
+pub(crate) use indices::{integers, place};
 pub(crate) use masked_steps::{COMPACT_STEPS, EXPAND_STEPS};
 pub(crate) use table::{has_one_version, qualified};
 
-type Parsed = (Box<dyn InferenceOp>, Vec<String>);
+/// What a parser of tract gives: an operator, and names of outputs that it adds.
+pub(crate) type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// The operators of this crate, by their names in tract.
 const OWN: [(&str, Parse); 26] = [

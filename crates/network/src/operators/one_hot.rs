@@ -6,7 +6,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
 use super::computed::{Computed, computed};
-use super::indices::{axis_of, place};
+use super::indices::{axis_of, constant_integers, integers, place};
 use crate::source::attributes::integer;
 
 pub(super) fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -43,7 +43,7 @@ impl Expansion for OneHot {
                 solver.equals(&inputs[0].shape[at], &outputs[0].shape[to])?;
             }
             solver.given(&inputs[1].value, move |solver, depth| {
-                solver.equals(&outputs[0].shape[axis], first(&depth)?.to_dim())
+                solver.equals(&outputs[0].shape[axis], first(&integers(&depth)?)?.to_dim())
             })
         })
     }
@@ -54,24 +54,17 @@ impl Expansion for OneHot {
         target: &mut TypedModel,
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
-        let depth = target.outlet_fact(inputs[1])?.konst.clone();
-        let depth = depth.context("its depth depends on values of the run")?;
         let operator = OneHot {
             axis: self.axis,
-            depth: first(&depth)?,
+            depth: first(&constant_integers(target, inputs[1])?)?,
         };
         target.wire_node(prefix, operator, &[inputs[0], inputs[2]])
     }
 }
 
-fn first(depth: &Tensor) -> TractResult<usize> {
-    let depth = depth.cast_to::<i64>()?;
-    let plain = depth.try_as_plain_ram()?;
-    let depth = *plain
-        .as_slice::<i64>()?
-        .first()
-        .context("its depth is empty")?;
-    usize::try_from(depth).with_context(|| format!("its depth is {depth}"))
+fn first(depth: &[i64]) -> TractResult<usize> {
+    let depth = depth.first().context("its depth is empty")?;
+    usize::try_from(*depth).with_context(|| format!("its depth is {depth}"))
 }
 
 computed!(OneHot);
@@ -94,7 +87,6 @@ impl Computed for OneHot {
             values.len()
         );
         let axis = axis_of(self.axis, indices.rank() + 1)?;
-        let indices = indices.cast_to::<i64>()?;
         let mut shape: TVec<usize> = indices.shape().into();
         let inner = shape[axis..].iter().product::<usize>();
         shape.insert(axis, self.depth);
@@ -104,8 +96,7 @@ impl Computed for OneHot {
         bytes
             .chunks_exact_mut(off.len())
             .for_each(|y| y.copy_from_slice(off));
-        let plain = indices.try_as_plain_ram()?;
-        for (at, &index) in plain.as_slice::<i64>()?.iter().enumerate() {
+        for (at, index) in integers(&indices)?.into_iter().enumerate() {
             if let Ok(place) = place(index, self.depth) {
                 let to = (at / inner * self.depth + place) * inner + at % inner;
                 bytes[to * on.len()..][..on.len()].copy_from_slice(on);

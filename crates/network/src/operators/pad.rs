@@ -6,7 +6,7 @@ use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::tract_core::ops::array::Slice;
 
 use super::computed::passes_on_rules;
-use super::indices::axis_of;
+use super::indices::{axis_of, constant_integers};
 use super::{Parsed, expansion, own};
 use crate::source::attributes::attribute;
 
@@ -41,13 +41,7 @@ impl Expansion for Pad {
         target: &mut TypedModel,
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
-        let list = |target: &TypedModel, input: usize| -> TractResult<Vec<i64>> {
-            let list = target.outlet_fact(inputs[input])?.konst.clone();
-            let list = list.context("its pads or axes depend on values of the run")?;
-            let list = list.cast_to::<i64>()?;
-            Ok(list.try_as_plain_ram()?.as_slice::<i64>()?.to_vec())
-        };
-        let mut pads = list(target, 1)?;
+        let mut pads = constant_integers(target, inputs[1])?;
         if pads.iter().all(|&pad| pad >= 0) {
             return self.operator.wire(prefix, target, inputs);
         }
@@ -58,7 +52,7 @@ impl Expansion for Pad {
         let shape = target.outlet_fact(inputs[0])?.shape.clone();
         let count = pads.len() / 2;
         let axes = match self.axes {
-            Some(input) => list(target, input)?,
+            Some(input) => constant_integers(target, inputs[input])?,
             None => (0..count as i64).collect(),
         };
         let mut inputs: TVec<OutletId> = inputs.into();

@@ -10,6 +10,8 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
 use super::computed::{Computed, computed, wires_itself};
+use super::dynamic_quantize_linear::round;
+use super::indices::axis_of;
 use crate::ElementType;
 use crate::source::attributes::integer;
 
@@ -181,13 +183,7 @@ impl Places {
                 block: 0,
             });
         }
-        let rank = x.len() as i64;
-        let axis = if of.axis < 0 { of.axis + rank } else { of.axis };
-        ensure!(
-            (0..rank).contains(&axis),
-            "its axis is {axis}; x has {rank} axes"
-        );
-        let axis = axis as usize;
+        let axis = axis_of(of.axis, x.len())?;
         let length = x[axis];
         if of.block == 0 {
             ensure!(scales == length, "{scales} scales for an axis of {length}");
@@ -231,10 +227,6 @@ impl Places {
     }
 }
 
-/// Added to a number below 2^22 and subtracted again, it rounds to the nearest integer, halves to
-/// even ones.
-const ROUNDING: f32 = 1.5 * 8_388_608.0;
-
 fn quantize(
     x: &Tensor,
     places: &Places,
@@ -254,7 +246,7 @@ fn quantize(
             places.rows(x.len(), |row, at| {
                 let (scale, zero) = (scale[at], zeros[at] as f32);
                 for (y, x) in to[row.clone()].iter_mut().zip(&values[row]) {
-                    let rounded = ((x / scale).clamp(-LIMIT, LIMIT) + ROUNDING) - ROUNDING;
+                    let rounded = round((x / scale).clamp(-LIMIT, LIMIT));
                     *y = (rounded + zero) as $type;
                 }
             });

@@ -6,6 +6,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::Parsed;
 use super::computed::{Computed, computed, wires_itself};
+use super::indices::integers;
 use crate::source::attributes::integer;
 
 pub(super) fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -63,9 +64,7 @@ impl Computed for ReverseSequence {
             "its input is of the type {:?}",
             x.datum_type()
         );
-        let lengths = lengths.cast_to::<i64>()?;
-        let lengths = lengths.try_as_plain_ram()?;
-        let lengths = lengths.as_slice::<i64>()?;
+        let lengths = integers(&lengths)?;
         let (steps, batch) = (x.shape()[self.time_axis], x.shape()[self.batch_axis]);
         ensure!(
             lengths.len() == batch,

@@ -7,7 +7,7 @@ use tract_onnx::tract_hir::ops::array::StridedSlice;
 use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
 use super::computed::{Computed, computed};
-use super::indices::axis_of;
+use super::indices::{axis_of, constant_integers};
 use super::{Parsed, own};
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -53,22 +53,17 @@ impl Expansion for Slice {
         target: &mut TypedModel,
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
-        let constant = |at: usize| -> TractResult<Option<Arc<Tensor>>> {
-            Ok(target.outlet_fact(inputs[at])?.konst.clone())
-        };
-        let (begins, ends) = (constant(1)?, constant(2)?);
-        if begins.is_some() && ends.is_some() {
+        let is_constant =
+            |at: usize| TractResult::Ok(target.outlet_fact(inputs[at])?.konst.is_some());
+        if is_constant(1)? && is_constant(2)? {
             return target.wire_node(prefix, self.0.clone(), inputs);
         }
         let count = target.outlet_fact(inputs[1])?.shape.volume().to_usize()?;
         let rank = target.outlet_fact(inputs[0])?.rank();
-        let list = |input: Option<usize>, default: Vec<i64>| -> TractResult<Vec<i64>> {
-            let Some(input) = input else {
-                return Ok(default);
-            };
-            let list = constant(input)?.context("its axes or steps depend on values of the run")?;
-            let list = list.cast_to::<i64>()?;
-            Ok(list.try_as_plain_ram()?.as_slice::<i64>()?.to_vec())
+        let list = |input: Option<usize>, default: Vec<i64>| {
+            input.map_or(Ok(default), |input| {
+                constant_integers(target, inputs[input])
+            })
         };
         let axes = list(self.0.optional_axes_input, (0..count as i64).collect())?;
         let steps = list(self.0.optional_steps_input, vec![1; count])?;

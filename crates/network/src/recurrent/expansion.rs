@@ -7,6 +7,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::node::RecurrentNode;
 use super::operator::Recurrent;
+use crate::operators::Parsed;
 
 /// Puts the operators in the place of tract's own.
 pub(crate) fn register(onnx: &mut Onnx) {
@@ -14,8 +15,6 @@ pub(crate) fn register(onnx: &mut Onnx) {
         onnx.op_register.insert(name, parse);
     }
 }
-
-type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 fn parse(context: &ParsingContext<'_>, proto: &NodeProto) -> TractResult<Parsed> {
     let node = RecurrentNode::parse(proto, context.onnx_operator_set_version)?;

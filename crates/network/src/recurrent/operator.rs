@@ -8,6 +8,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::node::RecurrentNode;
 use super::region::Region;
+use crate::operators::integers;
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -181,9 +182,7 @@ impl Recurrent {
     }
 
     fn lengths(&self, lengths: &Tensor, steps: usize, batch: usize) -> TractResult<Vec<usize>> {
-        let lengths = lengths.cast_to::<i64>()?;
-        let lengths = lengths.try_as_plain_ram()?;
-        let lengths = lengths.as_slice::<i64>()?.iter().map(|&length| {
+        let lengths = integers(lengths)?.into_iter().map(|length| {
             let length = usize::try_from(length)
                 .ok()
                 .filter(|length| *length <= steps);

@@ -19,6 +19,7 @@ use super::attributes::{integer, integer_attribute, is_standard};
 use super::names::subgraphs_mut;
 use super::tables::{self, GATHER_ROWS, Table};
 use crate::control_flow::readers;
+use crate::operators::Parsed;
 use crate::{ElementType, scoped};
 
 /// The operator of a node that gives a shared constant.
@@ -212,10 +213,7 @@ pub(super) fn table(node: &NodeProto) -> TractResult<Arc<Table>> {
     found(&current()?.tables, node, TABLE)
 }
 
-fn parse(
-    _: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let values = match table(node) {
         Ok(table) => table.read()?.into_arc_tensor(),
         Err(_) => found(&current()?.tensors, node, INDEX)?,

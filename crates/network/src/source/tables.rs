@@ -22,6 +22,7 @@ use super::attributes::{integer, is_standard};
 use super::constants::table;
 use crate::control_flow::readers;
 use crate::operators::computed::{Computed, computed, wires_itself};
+use crate::operators::{Parsed, integers, place};
 
 /// Fewest bytes of a table that stays in its file. A row of it is read in about a microsecond.
 pub(super) const MIN_BYTES: u64 = 64 << 20;
@@ -75,20 +76,11 @@ impl Table {
     fn gather(&self, indices: &Tensor) -> TractResult<Tensor> {
         let (rows, size) = (self.shape[0], self.row());
         let shape = [indices.shape(), &self.shape[1..]].concat();
-        let indices = indices.cast_to::<i64>()?;
-        let indices = indices.try_as_plain_ram()?.as_slice::<i64>()?.to_vec();
         let mut values = Tensor::zero_dt(self.datum, &shape)?;
         let mut plain = values.try_as_plain_ram_mut()?;
-        let places = plain.as_bytes_mut().chunks_exact_mut(size.max(1));
-        for (index, place) in indices.into_iter().zip(places) {
-            let counted = if index < 0 {
-                index + rows as i64
-            } else {
-                index
-            };
-            let row = usize::try_from(counted).ok().filter(|row| *row < rows);
-            let row = row.with_context(|| format!("index {index} of {rows} rows"))?;
-            self.read_at(place, row * size)?;
+        let values_of_rows = plain.as_bytes_mut().chunks_exact_mut(size.max(1));
+        for (index, row) in integers(indices)?.into_iter().zip(values_of_rows) {
+            self.read_at(row, place(index, rows)? * size)?;
         }
         Ok(values)
     }
@@ -133,10 +125,7 @@ pub(super) fn names(graph: &GraphProto) -> Vec<String> {
     tables.map(|constant| constant.name.clone()).collect()
 }
 
-pub(super) fn parse(
-    _: &ParsingContext<'_>,
-    node: &NodeProto,
-) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+pub(super) fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let table = table(node)?;
     Ok((expand(Gather(table)), Vec::new()))
 }
