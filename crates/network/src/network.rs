@@ -184,7 +184,7 @@ impl Network {
             graph,
             &model.opset_import,
             options.unchecked,
-            operators::Checked::AtOpen,
+            operators::CheckTime::AtOpen,
         )?;
         let deciding = deciding_inputs(graph);
         Ok(Network {

@@ -111,7 +111,7 @@ impl Plan {
             &graph,
             &model.opset_import,
             executors.is_unchecked,
-            operators::Checked::InPlan,
+            operators::CheckTime::InPlan,
         )?;
         fusion::fuse(&mut graph, &evaluation);
         dense::rewrite(&mut graph);

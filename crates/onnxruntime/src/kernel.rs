@@ -21,7 +21,7 @@ pub struct Kernel {
     signature: Signature,
     /// The most threads of a plan. Those of them that the pool has do the parts of the others.
     cores: usize,
-    at: Places,
+    at: Slots,
     /// Of the packed weights that are in use; new runs take sessions of the newest. Locked for
     /// moments only, so that a fork finds it open.
     packed: Mutex<Option<Packed>>,
@@ -31,7 +31,7 @@ pub struct Kernel {
 }
 
 /// Indices of inputs and outputs of the kernel.
-struct Places {
+struct Slots {
     x: usize,
     lengths: Option<usize>,
     initial_h: Option<usize>,
@@ -95,7 +95,7 @@ impl Kernel {
         };
         Ok(Kernel {
             api,
-            at: Places {
+            at: Slots {
                 x: input("X")?.ok_or("it has no X")?,
                 lengths: input("sequence_lens")?,
                 initial_h: input("initial_h")?,

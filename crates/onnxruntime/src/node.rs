@@ -61,7 +61,7 @@ impl RecurrentNode {
     pub fn read(api: &Api, node: *const Node) -> Result<RecurrentNode> {
         let (name, operator) = (api.node_name(node)?, api.operator(node)?);
         let mut attributes = api.attributes(node)?;
-        let inputs = places(api, &api.inputs(node)?)?;
+        let inputs = value_names(api, &api.inputs(node)?)?;
         if inputs.len() > INPUTS.len() {
             return Err(format!("it has {} inputs", inputs.len()));
         }
@@ -162,7 +162,7 @@ impl RecurrentNode {
 }
 
 /// The names of values; empty for one that is absent.
-pub fn places(api: &Api, values: &[*const ValueInfo]) -> Result<Vec<String>> {
+pub fn value_names(api: &Api, values: &[*const ValueInfo]) -> Result<Vec<String>> {
     values.iter().map(|&value| api.value_name(value)).collect()
 }
 

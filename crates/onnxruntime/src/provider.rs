@@ -10,7 +10,7 @@ use crate::ffi::{self, ComputeContext, ComputeInfo, Ep, Graph, KernelContext, Lo
 use crate::ffi::{Status, SupportInfo};
 use crate::guard::guarded;
 use crate::kernel::Kernel;
-use crate::node::{RecurrentNode, is_recurrent, places};
+use crate::node::{RecurrentNode, is_recurrent, value_names};
 
 /// The name of the provider.
 pub const NAME: &std::ffi::CStr = c"CellstreamExecutionProvider";
@@ -102,8 +102,8 @@ impl Provider {
         };
         let read = RecurrentNode::read(api, node)?;
         let signature = read.constant_model(api, node)?.signature();
-        let inputs = places(api, &api.inputs(fused)?)?;
-        let outputs = places(api, &api.outputs(fused)?)?;
+        let inputs = value_names(api, &api.inputs(fused)?)?;
+        let outputs = value_names(api, &api.outputs(fused)?)?;
         Kernel::new(*api, read, signature, &inputs, &outputs)
     }
 }

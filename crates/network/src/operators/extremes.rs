@@ -9,10 +9,10 @@ use tract_onnx::tract_hir::ops::binary::Nary;
 use tract_onnx::tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 
 use super::computed::{Computed, computed, passes_on_rules};
-use super::{Parsed, expansion, own};
+use super::{Parsed, expansion, of_tract};
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
-    let (operator, names) = own(&node.op_type)?(context, node)?;
+    let (operator, names) = of_tract(&node.op_type)?(context, node)?;
     Ok((expand(Extremes(expansion(&*operator)?)), names))
 }
 

@@ -13,7 +13,7 @@ use crate::source::attributes::{attribute, integer};
 
 pub(super) fn parse_gather(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let axis = integer(node, "axis", 0);
-    Ok(checked(array::Gather::new(axis), Places::Along(axis)))
+    Ok(checked(array::Gather::new(axis), IndexedAxes::Along(axis)))
 }
 
 pub(super) fn parse_gather_elements(
@@ -23,7 +23,7 @@ pub(super) fn parse_gather_elements(
     let axis = integer(node, "axis", 0);
     Ok(checked(
         array::GatherElements::new(axis),
-        Places::Along(axis),
+        IndexedAxes::Along(axis),
     ))
 }
 
@@ -34,13 +34,13 @@ pub(super) fn parse_scatter_elements(
 ) -> TractResult<Parsed> {
     let axis = integer(node, "axis", 0);
     let operator = array::ScatterElements::new(axis, reduction(node)?);
-    Ok(checked(operator, Places::Along(axis)))
+    Ok(checked(operator, IndexedAxes::Along(axis)))
 }
 
 pub(super) fn parse_scatter_nd(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     Ok(checked(
         array::ScatterNd::new(reduction(node)?),
-        Places::Tuples,
+        IndexedAxes::Tuples,
     ))
 }
 
@@ -49,14 +49,14 @@ fn reduction(node: &NodeProto) -> TractResult<array::ScatterReduction> {
     array::ScatterReduction::parse(std::str::from_utf8(name)?)
 }
 
-fn checked(operator: impl Expansion, places: Places) -> Parsed {
+fn checked(operator: impl Expansion, axes: IndexedAxes) -> Parsed {
     let operator = Box::new(operator);
-    (expand(Checked { operator, places }), Vec::new())
+    (expand(Checked { operator, axes }), Vec::new())
 }
 
 /// The axes of the data that the second input has indices of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Places {
+enum IndexedAxes {
     /// All of this axis.
     Along(i64),
     /// The last axis of the indices has one of each axis, from the first.
@@ -67,7 +67,7 @@ enum Places {
 #[derive(Clone, Debug)]
 struct Checked {
     operator: Box<dyn Expansion>,
-    places: Places,
+    axes: IndexedAxes,
 }
 
 impl Expansion for Checked {
@@ -80,12 +80,12 @@ impl Expansion for Checked {
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
         let data = target.outlet_fact(inputs[0])?.shape.clone();
-        let axes = match self.places {
-            Places::Along(axis) => {
+        let axes = match self.axes {
+            IndexedAxes::Along(axis) => {
                 let axis = axis_of(axis, data.rank())?;
                 axis..axis + 1
             }
-            Places::Tuples => 0..data.rank(),
+            IndexedAxes::Tuples => 0..data.rank(),
         };
         let indices = if target.outlet_fact(inputs[1])?.datum_type == i64::datum_type() {
             inputs[1]

@@ -1,4 +1,5 @@
-//! Operators that tract does not have, has with fewer forms than exporters write, or has slowly.
+//! Operators that tract does not have, has with fewer forms than exporters write, has slowly, or
+//! computes in another way.
 
 mod activations;
 pub(crate) mod computed;
@@ -80,9 +81,9 @@ pub(crate) fn is_supported(domain: &str, operator: &str) -> bool {
     table::has(domain, operator) || (is_standard(domain) && is_known())
 }
 
-/// The nodes that are checked.
+/// When operators are checked, and with it which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checked {
+pub(crate) enum CheckTime {
     /// All but those of branches, which may not be chosen, and loops, which may become scans.
     AtOpen,
     /// All.
@@ -98,16 +99,16 @@ pub(crate) fn check(
     graph: &GraphProto,
     imports: &[OperatorSetIdProto],
     is_unchecked: bool,
-    checked: Checked,
+    time: CheckTime,
 ) -> Result<(), NetworkError> {
     graph.node.iter().try_for_each(|node| {
         let is_control = is_standard(&node.domain) && matches!(&*node.op_type, "If" | "Loop");
-        if checked == Checked::AtOpen && is_control {
+        if time == CheckTime::AtOpen && is_control {
             return Ok(());
         }
         check_node(node, imports, is_unchecked)?;
         let mut within = subgraphs(node);
-        within.try_for_each(|graph| check(graph, imports, is_unchecked, checked))
+        within.try_for_each(|graph| check(graph, imports, is_unchecked, time))
     })
 }
 
@@ -146,7 +147,7 @@ fn squeeze(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed
     if context.onnx_operator_set_version < 13 && !has_axes {
         return Ok((expand(Squeeze::new(None)), Vec::new()));
     }
-    own("Squeeze")?(context, node)
+    of_tract("Squeeze")?(context, node)
 }
 
 /// With ONNX Runtime's default.
@@ -156,13 +157,13 @@ fn skip_layer_normalization(context: &ParsingContext<'_>, node: &NodeProto) -> T
     if attribute(&node, "epsilon").is_none() {
         node.attribute.push(float_attribute("epsilon", EPSILON));
     }
-    own("SkipLayerNormalization")?(context, &node)
+    of_tract("SkipLayerNormalization")?(context, &node)
 }
 
 type Parse = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Parsed>;
 
 /// The operator of tract with this name.
-fn own(name: &str) -> TractResult<Parse> {
+fn of_tract(name: &str) -> TractResult<Parse> {
     let parse = tract().0.get(name).copied();
     parse.with_context(|| format!("tract has no operator {name}"))
 }

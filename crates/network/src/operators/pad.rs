@@ -7,11 +7,11 @@ use tract_onnx::tract_hir::tract_core::ops::array::Slice;
 
 use super::computed::passes_on_rules;
 use super::indices::{axis_of, constant_integers};
-use super::{Parsed, expansion, own};
+use super::{Parsed, expansion, of_tract};
 use crate::source::attributes::attribute;
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
-    let (operator, names) = own("Pad")?(context, node)?;
+    let (operator, names) = of_tract("Pad")?(context, node)?;
     if context.onnx_operator_set_version < 11 {
         return Ok((operator, names));
     }

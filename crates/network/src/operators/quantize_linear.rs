@@ -137,7 +137,7 @@ impl Computed for Linear {
             Some(zeros) => zeros.cast_to::<i32>()?.into_owned(),
             None => Tensor::zero::<i32>(scale.shape())?,
         };
-        let places = Places::new(self, x.shape(), scale.shape())?;
+        let scales = Scales::new(self, x.shape(), scale.shape())?;
         ensure!(
             zeros.len() == scale.len(),
             "{} zero points for {} scales",
@@ -148,8 +148,8 @@ impl Computed for Linear {
         let zeros = zeros.try_as_plain_ram()?;
         let (scale, zeros) = (scale.as_slice::<f32>()?, zeros.as_slice::<i32>()?);
         let y = match self.direction {
-            Direction::Quantize => quantize(&x.cast_to::<f32>()?, &places, scale, zeros, output)?,
-            Direction::Dequantize => dequantize(x, &places, scale, zeros)?,
+            Direction::Quantize => quantize(&x.cast_to::<f32>()?, &scales, scale, zeros, output)?,
+            Direction::Dequantize => dequantize(x, &scales, scale, zeros)?,
         };
         let y = if y.datum_type() == output {
             y
@@ -161,9 +161,8 @@ impl Computed for Linear {
 }
 
 /// The scale of each value: rows of neighbours that share one, or have one each.
-struct Places {
-    /// Number of scales.
-    scales: usize,
+struct Scales {
+    count: usize,
     /// Values of an index of the axis.
     inner: usize,
     /// Length of the axis.
@@ -171,13 +170,13 @@ struct Places {
     block: usize,
 }
 
-impl Places {
-    fn new(of: &Linear, x: &[usize], scale: &[usize]) -> TractResult<Places> {
-        let scales: usize = scale.iter().product();
-        if of.block == 0 && scales == 1 {
+impl Scales {
+    fn new(of: &Linear, x: &[usize], scale: &[usize]) -> TractResult<Scales> {
+        let count: usize = scale.iter().product();
+        if of.block == 0 && count == 1 {
             let inner = x.iter().product();
-            return Ok(Places {
-                scales,
+            return Ok(Scales {
+                count,
                 inner,
                 length: 1,
                 block: 0,
@@ -186,7 +185,7 @@ impl Places {
         let axis = axis_of(of.axis, x.len())?;
         let length = x[axis];
         if of.block == 0 {
-            ensure!(scales == length, "{scales} scales for an axis of {length}");
+            ensure!(count == length, "{count} scales for an axis of {length}");
         } else {
             let mut expected = x.to_vec();
             expected[axis] = length.div_ceil(of.block);
@@ -196,8 +195,8 @@ impl Places {
             );
         }
         let inner = x[axis + 1..].iter().product();
-        Ok(Places {
-            scales,
+        Ok(Scales {
+            count,
             inner,
             length,
             block: of.block,
@@ -205,18 +204,18 @@ impl Places {
     }
 
     /// Calls `run` for each row of values that share a scale, with the index of that.
-    fn rows(&self, count: usize, mut run: impl FnMut(std::ops::Range<usize>, usize)) {
-        if count == 0 {
+    fn rows(&self, values: usize, mut run: impl FnMut(std::ops::Range<usize>, usize)) {
+        if values == 0 {
             return;
         }
         if self.block == 0 {
-            for (row, begin) in (0..count).step_by(self.inner).enumerate() {
-                run(begin..begin + self.inner, row % self.scales.max(1));
+            for (row, begin) in (0..values).step_by(self.inner).enumerate() {
+                run(begin..begin + self.inner, row % self.count.max(1));
             }
             return;
         }
         let blocks = self.length.div_ceil(self.block);
-        for at in 0..count {
+        for at in 0..values {
             let (row, inner) = (at / self.inner, at % self.inner);
             let (outer, place) = (row / self.length, row % self.length);
             run(
@@ -229,7 +228,7 @@ impl Places {
 
 fn quantize(
     x: &Tensor,
-    places: &Places,
+    scales: &Scales,
     scale: &[f32],
     zeros: &[i32],
     output: DatumType,
@@ -243,7 +242,7 @@ fn quantize(
             let mut y = Tensor::zero::<$type>(x.shape())?;
             let mut plain = y.try_as_plain_ram_mut()?;
             let to = plain.as_slice_mut::<$type>()?;
-            places.rows(x.len(), |row, at| {
+            scales.rows(x.len(), |row, at| {
                 let (scale, zero) = (scale[at], zeros[at] as f32);
                 for (y, x) in to[row.clone()].iter_mut().zip(&values[row]) {
                     let rounded = round((x / scale).clamp(-LIMIT, LIMIT));
@@ -262,7 +261,7 @@ fn quantize(
     }
 }
 
-fn dequantize(x: &Tensor, places: &Places, scale: &[f32], zeros: &[i32]) -> TractResult<Tensor> {
+fn dequantize(x: &Tensor, scales: &Scales, scale: &[f32], zeros: &[i32]) -> TractResult<Tensor> {
     let mut y = Tensor::zero::<f32>(x.shape())?;
     let mut plain = y.try_as_plain_ram_mut()?;
     let to = plain.as_slice_mut::<f32>()?;
@@ -270,7 +269,7 @@ fn dequantize(x: &Tensor, places: &Places, scale: &[f32], zeros: &[i32]) -> Trac
         ($type:ty) => {{
             let x = x.try_as_plain_ram()?;
             let x = x.as_slice::<$type>()?;
-            places.rows(x.len(), |row, at| {
+            scales.rows(x.len(), |row, at| {
                 let (scale, zero) = (scale[at], zeros[at]);
                 for (y, x) in to[row.clone()].iter_mut().zip(&x[row]) {
                     *y = i32::from(*x).wrapping_sub(zero) as f32 * scale;

@@ -8,11 +8,11 @@ use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
 use super::computed::{Computed, computed};
 use super::indices::{axis_of, constant_integers};
-use super::{Parsed, own};
+use super::{Parsed, of_tract};
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     if context.onnx_operator_set_version < 10 {
-        return own("Slice")?(context, node);
+        return of_tract("Slice")?(context, node);
     }
     let mut present = 3;
     let mut optional = |at: usize| {
