@@ -53,7 +53,7 @@ impl State {
         self.batch
     }
 
-    /// Refuses a state of another model.
+    /// Refuses a state of other sizes.
     fn check(&self, signature: Signature) -> Result<(), InputError> {
         for (values, size) in [
             (&self.h, signature.hidden_state),
@@ -93,7 +93,8 @@ impl PackedModel {
     /// ```
     ///
     /// # Errors
-    /// A state of another model, a stream that it does not have, or no memory.
+    /// A state of other sizes; a state of another model with the same number of values is not
+    /// noticed. A stream that it does not have, or no memory.
     pub fn state_of(&self, streams: &[(&State, usize)]) -> Result<State, InputError> {
         for &(state, stream) in streams {
             state.check(self.signature)?;

@@ -254,7 +254,7 @@ impl Network {
     }
 
     /// Whether plans for inputs of these shapes are kept. They may be for other values. It takes
-    /// microseconds; a name that the network does not have is of no plan.
+    /// microseconds. Names that are no inputs are ignored.
     pub fn has_plan(&self, shapes: &[(&str, &[usize])]) -> bool {
         let of_inputs = self.inputs.iter().map(|input| {
             let found = shapes.iter().find(|(name, _)| *name == input.name);

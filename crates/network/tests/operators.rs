@@ -286,19 +286,19 @@ fn sliced(row: &[f32], begin: i64, end: i64, step: i64) -> Vec<f32> {
     found
 }
 
-/// `y = Reshape(x[:, :n], [-1])`, `n` an input: the plan for its shape alone has a length that is
+/// `y = Conv(x[:, :, :n], w)`, `n` an input: the plan for its shape alone has a length that is
 /// not known, and the plan for its value runs.
 #[test]
 fn a_length_that_an_input_has_is_part_of_a_plan() {
     let graph = GraphProto {
         node: vec![
             node("Unsqueeze", &["n", "zero"], "end"),
-            node("Slice", &["x", "zero", "end", "one"], "part"),
+            node("Slice", &["x", "zero", "end", "last_axis"], "part"),
             node("Conv", &["part", "w"], "y"),
         ],
         initializer: vec![
             integers("zero", &[1], &[0]),
-            integers("one", &[1], &[2]),
+            integers("last_axis", &[1], &[2]),
             constant("w", &[1, 2, 2], &[1.0, 2.0, 3.0, 4.0]),
         ],
         input: vec![value("x"), value_of("n", INT64)],
