@@ -89,7 +89,7 @@ struct Failure {
 struct Kept {
     plan: Arc<Plan>,
     /// The callers that have used it, and when they did last.
-    claims: Vec<(Caller, Instant)>,
+    claims: HashMap<Caller, Instant>,
 }
 
 impl Plans {
@@ -300,14 +300,10 @@ impl State {
     ) -> Option<Arc<Plan>> {
         let mut of_shapes = self.kept.get_mut(shapes)?.iter_mut();
         let kept = of_shapes.find(|kept| fits(&kept.plan.known))?;
-        match kept.claims.iter_mut().find(|(other, _)| *other == caller) {
-            Some((_, last)) => *last = now,
-            None => {
-                // Else those of all who ever came would stay.
-                let is_idle = |last| now.saturating_duration_since(last) > IDLE;
-                kept.claims.retain(|(_, last)| !is_idle(*last));
-                kept.claims.push((caller, now));
-            }
+        if kept.claims.insert(caller, now).is_none() {
+            // Else those of all who ever came would stay.
+            let is_idle = |last| now.saturating_duration_since(last) > IDLE;
+            kept.claims.retain(|_, last| !is_idle(*last));
         }
         Some(Arc::clone(&kept.plan))
     }
@@ -325,7 +321,7 @@ impl State {
         self.bytes.add(&plan.memory);
         self.kept.entry(shapes).or_default().push(Kept {
             plan: Arc::clone(plan),
-            claims: vec![(caller, now)],
+            claims: HashMap::from([(caller, now)]),
         });
         self.evict(bound, now)
     }
@@ -338,7 +334,8 @@ impl State {
             && let Some(victim) = self.victim(now)
         {
             evicted.append(&mut self.remove(|kept| {
-                kept.claims.retain(|claim| *claim != victim);
+                kept.claims
+                    .retain(|caller, last| (*caller, *last) != victim);
                 kept.claims.is_empty()
             }));
         }
@@ -364,7 +361,7 @@ impl State {
         let mut callers: HashMap<Caller, (Instant, usize)> = HashMap::new();
         for kept in self.kept.values().flatten() {
             let bytes = self.bytes.part(&kept.plan.memory);
-            for &(caller, last) in &kept.claims {
+            for (&caller, &last) in &kept.claims {
                 let (oldest, sum) = callers.entry(caller).or_insert((last, 0));
                 *oldest = last.min(*oldest);
                 *sum += bytes;
@@ -550,7 +547,7 @@ mod tests {
         let mut state = plans.lock();
         assert_eq!(state.bytes.all, 60 + 300);
         for (steps, left) in [(3, 30 + 200), (2, 10 + 200), (1, 0)] {
-            state.remove(|kept| kept.claims[0].0 == Caller(steps));
+            state.remove(|kept| kept.claims.contains_key(&Caller(steps)));
             assert_eq!(state.bytes.all, left);
         }
     }
@@ -563,7 +560,7 @@ mod tests {
         let later = Instant::now() + IDLE + Duration::from_secs(1);
         state.find(&vec![vec![1]], |_| true, Caller(9), later);
         let claims = &state.kept[&vec![vec![1]]][0].claims;
-        assert_eq!(*claims, [(Caller(9), later)]);
+        assert_eq!(*claims, HashMap::from([(Caller(9), later)]));
     }
 
     #[test]
