@@ -286,49 +286,49 @@ fn sliced(row: &[f32], begin: i64, end: i64, step: i64) -> Vec<f32> {
     found
 }
 
-/// `y = Conv(x[:, :, :n], w)`, `n` an input: the plan for its shape alone has a length that is
-/// not known, and the plan for its value runs.
+/// `y [2, n] = Expand(c, Shape(x[:, :, :n]))[k]`, `n` and `k` inputs: a run with the plan for their
+/// shapes alone fails, one with the plan for their values does not.
 #[test]
 fn a_length_that_an_input_has_is_part_of_a_plan() {
     let graph = GraphProto {
         node: vec![
             node("Unsqueeze", &["n", "zero"], "end"),
             node("Slice", &["x", "zero", "end", "last_axis"], "part"),
-            node("Conv", &["part", "w"], "y"),
+            node("Shape", &["part"], "shape"),
+            node("Expand", &["c", "shape"], "all"),
+            node("Gather", &["all", "k"], "y"),
         ],
         initializer: vec![
             integers("zero", &[1], &[0]),
             integers("last_axis", &[1], &[2]),
-            constant("w", &[1, 2, 2], &[1.0, 2.0, 3.0, 4.0]),
+            constant("c", &[1, 2, 1], &[3.0, 4.0]),
         ],
-        input: vec![value("x"), value_of("n", INT64)],
+        input: vec![value("x"), value_of("n", INT64), value_of("k", INT64)],
         output: vec![value("y")],
         ..GraphProto::default()
     };
     let network = open(&model(graph, &[18]).encode_to_vec()).unwrap();
-    let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
-    let tensor = Tensor::new(&[1, 2, 6], x.clone()).unwrap();
-    let run = |n: i64| {
-        let length = Tensor::new(&[], vec![n]).unwrap();
-        floats(&network, &[("x", &tensor), ("n", &length)])
+    let x = Tensor::new(&[1, 2, 6], vec![0.5f32; 12]).unwrap();
+    let number = |value: i64| Tensor::new(&[], vec![value]).unwrap();
+    let run = |n: i64, k: i64| {
+        let (n, k) = (number(n), number(k));
+        floats(&network, &[("x", &x), ("n", &n), ("k", &k)])
     };
-    // Nothing is left for the kernel: these fail with each plan.
-    for n in [0, -6, 0, -7, 0] {
-        assert!(run(n).is_err(), "{n}");
+    // Out of range: these fail with each plan.
+    for k in 1..6 {
+        assert!(run(3, k).is_err(), "{k}");
     }
-    let three = Tensor::new(&[], vec![3i64]).unwrap();
-    let inputs = [("x", &tensor), ("n", &three)];
+    let (n, k) = (number(3), number(0));
+    let inputs = [("x", &x), ("n", &n), ("k", &k)];
     let prepared = network.prepare(&inputs, RunOptions::default()).unwrap();
-    for n in [3i64, 6, 2, 5, 3, 4] {
-        let found = run(n).unwrap();
-        let expected = (0..n as usize - 1)
-            .map(|at| x[at] + 2.0 * x[at + 1] + 3.0 * x[6 + at] + 4.0 * x[7 + at]);
-        assert_eq!(found, expected.collect::<Vec<_>>(), "{n}");
+    for n in [3, 6, 2, 5, 3, 4] {
+        let expected = [vec![3.0; n], vec![4.0; n]].concat();
+        assert_eq!(run(n as i64, 0).unwrap(), expected, "{n}");
     }
     // One that was prepared before the values were known to matter takes the plan that is kept.
     let before = network.plan_stats();
     let outputs = network.run_prepared(&prepared, &inputs).unwrap();
-    assert_eq!(outputs[0].tensor.floats().unwrap(), run(3).unwrap());
+    assert_eq!(outputs[0].tensor.floats().unwrap(), run(3, 0).unwrap());
     assert_eq!((before.made, network.plan_stats()), (6, before));
 }
 
@@ -418,16 +418,23 @@ fn a_nan_stays_one() {
     let (a, b) = ([nan, 2.0, -1.0, 0.5, -0.0], [1.0, nan, 3.0, -2.0, nan]);
     let below = (-1.0f32).exp() - 1.0;
     let repeated = |values: &[f32; 5]| Tensor::new(&[9, 5], values.repeat(9)).unwrap();
-    let cases: [(&str, &[&str], [f32; 5]); 6] = [
+    let cases: [(&str, &[&str], [f32; 5]); 9] = [
         ("Max", &["a", "b"], [nan, nan, 3.0, 0.5, nan]),
         ("Min", &["a", "b"], [nan, nan, -1.0, -2.0, nan]),
         ("Max", &["b", "row"], [nan, nan, 3.0, 0.5, nan]),
         ("Min", &["a", "scalar"], [nan; 5]),
         ("Max", &["a"], a),
         ("Celu", &["a"], [nan, 2.0, below, 0.5, 0.0]),
+        ("Relu", &["a"], [nan, 2.0, 0.0, 0.5, 0.0]),
+        ("Clip", &["b", "one", "two"], [1.0, nan, 2.0, 1.0, nan]),
+        ("HardSigmoid", &["b"], [0.7, nan, 1.0, 0.1, nan]),
     ];
     for (operator, inputs, expected) in cases {
-        let constants = vec![constant("row", &[5], &a), constant("scalar", &[], &[nan])];
+        let numbers = [("scalar", nan), ("one", 1.0), ("two", 2.0)];
+        let mut constants = numbers
+            .map(|(name, value)| constant(name, &[], &[value]))
+            .to_vec();
+        constants.push(constant("row", &[5], &a));
         let given = [("a", repeated(&a)), ("b", repeated(&b))];
         let given: Vec<_> = given
             .iter()

@@ -1,4 +1,4 @@
-//! Max, Min, ReduceMax and ReduceMin: a NaN among floats is the result, which tract loses. Its
+//! The largest and the smallest of values: a NaN among floats is the result, which tract loses. Its
 //! reductions also start from the least finite number: of infinities alone that would be the result.
 
 use tract_onnx::model::ParsingContext;
@@ -6,6 +6,8 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_core::bin_to_super_type;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::binary::Nary;
+use tract_onnx::tract_hir::tract_core::ops::binary::TypedBinOp;
+use tract_onnx::tract_hir::tract_core::ops::math::{Max, Min};
 use tract_onnx::tract_hir::tract_core::ops::nn::{Reduce, Reducer};
 
 use super::computed::{Computed, computed, passes_on_rules};
@@ -27,16 +29,55 @@ pub(super) fn parse_of_inputs(_: &ParsingContext<'_>, node: &NodeProto) -> Tract
 }
 
 bin_to_super_type!(larger, Larger,
-    [f16, f32, f64] => |c, a, b| *c = if a > b || is_nan(a) { *a } else { *b },
+    eval_in_a: |a: &mut Tensor, b: &Tensor| by_number(a, b, larger_of),
+    [f16, f32, f64] => |c, a, b| *c = larger_of(*a, *b),
     [TDim] => |c, a, b| *c = a.clone().maxi(b.clone()),
     [i8, i16, i32, i64, u8, u16, u32, u64] => |c, a, b| *c = *a.max(b));
 
 bin_to_super_type!(smaller, Smaller,
-    [f16, f32, f64] => |c, a, b| *c = if a < b || is_nan(a) { *a } else { *b },
+    eval_in_a: |a: &mut Tensor, b: &Tensor| by_number(a, b, smaller_of),
+    [f16, f32, f64] => |c, a, b| *c = smaller_of(*a, *b),
     [TDim] => |c, a, b| *c = a.clone().mini(b.clone()),
     [i8, i16, i32, i64, u8, u16, u32, u64] => |c, a, b| *c = *a.min(b));
 
-/// The operator of tract, whose reductions are replaced.
+/// Compares all values with one number, if it is one, in vector code.
+fn by_number(a: &mut Tensor, b: &Tensor, of_two: impl Fn(f32, f32) -> f32) -> TractResult<bool> {
+    if a.datum_type() != f32::datum_type() || b.len() != 1 {
+        return Ok(false);
+    }
+    let b = b.try_as_plain_ram()?.as_slice::<f32>()?[0];
+    let mut plain = a.try_as_plain_ram_mut()?;
+    let values = plain.as_slice_mut::<f32>()?;
+    { values.iter_mut() }.for_each(|a| *a = of_two(*a, b));
+    Ok(true)
+}
+
+fn larger_of<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if a > b || is_nan(a) { a } else { b }
+}
+
+fn smaller_of<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if a < b || is_nan(a) { a } else { b }
+}
+
+/// The operator that keeps a NaN, in the place of one that loses it.
+fn replacement(operator: &dyn TypedOp) -> Option<Box<dyn TypedOp>> {
+    if let Some(TypedBinOp(of_two, _)) = operator.downcast_ref() {
+        let kept = of_two.is::<Max>().then(larger);
+        let kept = kept.or_else(|| of_two.is::<Min>().then(smaller));
+        return kept.map(Into::into);
+    }
+    let reduce = operator.downcast_ref::<Reduce>()?;
+    let is_largest = match reduce.reducer {
+        Reducer::Max => true,
+        Reducer::Min => false,
+        _ => return None,
+    };
+    let axes = reduce.axes.clone();
+    Some(Box::new(Extreme { axes, is_largest }))
+}
+
+/// The operator of tract, whose maxima and minima are replaced.
 #[derive(Clone, Debug)]
 struct Extremes(Box<dyn Expansion>);
 
@@ -49,26 +90,21 @@ impl Expansion for Extremes {
         target: &mut TypedModel,
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
-        let x = target.outlet_fact(inputs[0])?;
-        let kind = x.datum_type;
-        if let Some(x) = x.konst.clone() {
-            // tract would reduce it before the reductions are replaced.
-            return self.of_constant(prefix, target, inputs, x);
+        let kind = target.outlet_fact(inputs[0])?.datum_type;
+        let constants = inputs.iter();
+        let constants = constants.map(|input| Ok(target.outlet_fact(*input)?.konst.clone()));
+        let constants: TractResult<Option<Vec<_>>> = constants.collect();
+        if let Some(constants) = constants? {
+            // tract would compute them before the operators are replaced.
+            return self.of_constants(prefix, target, constants);
         }
         let before = target.nodes.len();
         let outputs = self.0.wire(prefix, target, inputs)?;
         if kind.is_float() {
             for node in &mut target.nodes[before..] {
-                let Some(reduce) = node.op_as::<Reduce>() else {
-                    continue;
-                };
-                let is_largest = match reduce.reducer {
-                    Reducer::Max => true,
-                    Reducer::Min => false,
-                    _ => continue,
-                };
-                let axes = reduce.axes.clone();
-                node.op = Box::new(Extreme { axes, is_largest });
+                if let Some(operator) = replacement(&*node.op) {
+                    node.op = operator;
+                }
             }
         }
         Ok(outputs)
@@ -76,18 +112,16 @@ impl Expansion for Extremes {
 }
 
 impl Extremes {
-    fn of_constant(
+    fn of_constants(
         &self,
         prefix: &str,
         target: &mut TypedModel,
-        inputs: &[OutletId],
-        x: Arc<Tensor>,
+        mut constants: Vec<Arc<Tensor>>,
     ) -> TractResult<TVec<OutletId>> {
+        let x = constants.remove(0);
         let mut model = TypedModel::default();
         let mut wired = tvec!(model.add_source("x", x.datum_type().fact(x.shape()))?);
-        for (at, input) in inputs.iter().enumerate().skip(1) {
-            let constant = target.outlet_fact(*input)?.konst.clone();
-            let constant = constant.context("its axes depend on values of the run")?;
+        for (at, constant) in constants.into_iter().enumerate() {
             wired.push(model.add_const(format!("constant.{at}"), constant)?);
         }
         let outputs = self.wire("y", &mut model, &wired)?;
@@ -179,9 +213,9 @@ impl Extreme {
     fn meet<T: Copy + PartialOrd>(&self, y: &mut [T], x: &[T]) {
         let pairs = y.iter_mut().zip(x);
         if self.is_largest {
-            pairs.for_each(|(y, &x)| *y = if x > *y || is_nan(x) { x } else { *y });
+            pairs.for_each(|(y, &x)| *y = larger_of(x, *y));
         } else {
-            pairs.for_each(|(y, &x)| *y = if x < *y || is_nan(x) { x } else { *y });
+            pairs.for_each(|(y, &x)| *y = smaller_of(x, *y));
         }
     }
 }

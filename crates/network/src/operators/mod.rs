@@ -38,16 +38,18 @@ pub(crate) use table::{has_one_version, qualified};
 pub(crate) type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// The operators of this crate, by their names in tract.
-const OWN: [(&str, Parse); 26] = [
+const OWN: [(&str, Parse); 29] = [
     (COMPACT_STEPS, masked_steps::parse_compact),
     (EXPAND_STEPS, masked_steps::parse_expand),
     ("Celu", activations::parse_celu),
+    ("Clip", extremes::parse),
     ("DequantizeLinear", quantize_linear::parse_dequantize),
     ("DynamicQuantizeLinear", dynamic_quantize_linear::parse),
     ("FusedMatMul", fused_matmul::parse),
     ("Gather", indices::parse_gather),
     ("GatherElements", indices::parse_gather_elements),
     ("GatherND", gather_nd::parse),
+    ("HardSigmoid", extremes::parse),
     ("Max", extremes::parse_of_inputs),
     ("Min", extremes::parse_of_inputs),
     ("OneHot", one_hot::parse),
@@ -55,6 +57,7 @@ const OWN: [(&str, Parse); 26] = [
     ("QuantizeLinear", quantize_linear::parse_quantize),
     ("ReduceMax", extremes::parse),
     ("ReduceMin", extremes::parse),
+    ("Relu", extremes::parse),
     ("ReverseSequence", reverse_sequence::parse),
     ("Scatter", indices::parse_scatter_elements),
     ("ScatterElements", indices::parse_scatter_elements),

@@ -148,7 +148,10 @@ impl Computed for Linear {
         let zeros = zeros.try_as_plain_ram()?;
         let (scale, zeros) = (scale.as_slice::<f32>()?, zeros.as_slice::<i32>()?);
         let y = match self.direction {
-            Direction::Quantize => quantize(&x.cast_to::<f32>()?, &scales, scale, zeros, output)?,
+            Direction::Quantize => {
+                let x = x.cast_to::<f32>()?;
+                quantize(&x, &scales, scale, zeros, output)?
+            }
             Direction::Dequantize => dequantize(x, &scales, scale, zeros)?,
         };
         let y = if y.datum_type() == output {

@@ -119,6 +119,7 @@ def standard() -> dict:
     image, axes = floats(2, 4, 9, 8), np.array([], np.int64)
     bytes_of = lambda *shape: RANDOM.integers(0, 255, shape).astype(np.uint8)  # noqa: E731
     row = [np.abs(floats(4)) + 0.5 for _ in range(4)]
+    nan = np.float32([np.nan, 2.0, -1.0, 0.5, -0.0, np.nan, -3.0] * 3)
     cases = {
         "batch_norm_epsilon": ("BatchNormalization", 15, [image, *row], {"epsilon": 0.25}),
         "batch_norm_7": ("BatchNormalization", 7, [image, *row], {"epsilon": 0.25}),
@@ -220,6 +221,13 @@ def standard() -> dict:
         "flatten_0": ("Flatten", 13, [floats(2, 3, 4)], {"axis": 0}),
         "hann": ("HannWindow", 17, [np.int64(9)], {"periodic": 0}),
         "clip_6": ("Clip", 7, [floats(9)], {"min": -0.25, "max": 0.5}),
+        "max_nan": ("Max", 13, [nan, nan[::-1]], {}),
+        "min_nan": ("Min", 13, [nan, nan[::-1]], {}),
+        "relu_nan": ("Relu", 14, [nan], {}),
+        "clip_nan": ("Clip", 13, [nan, np.float32(-1), np.float32(1)], {}),
+        "clip_nan_7": ("Clip", 7, [nan], {"min": -1.0, "max": 1.0}),
+        "celu_nan": ("Celu", 12, [nan], {"alpha": 0.5}),
+        "hard_sigmoid_nan": ("HardSigmoid", 7, [nan], {}),
         "upsample_9": ("Upsample", 9, [image, np.float32([1, 1, 2, 3])], {"mode": "nearest"}),
         "dequantize_axis": ("DequantizeLinear", 13, [bytes_of(2, 3, 4), np.abs(floats(4)), bytes_of(4)], {"axis": -1}),
         "quantize_axis": ("QuantizeLinear", 13, [floats(3, 2, 4) * 3, np.abs(floats(3)) + 0.1, bytes_of(3)], {"axis": 0}),
