@@ -21,8 +21,8 @@ use crate::execute::team::SharedTeam;
 use crate::machine::CacheModel;
 use crate::model::Matrix;
 use cellstream_kernels::{
-    Aligned, Blocking, Isa, Kernels, NextProduct, PackedMatrix, Prefetch, Product, RowsRef,
-    Scratch, Source, Start, Sweep, kernels, pack_vectors,
+    Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Prefetch, Product,
+    RowsRef, Scratch, Source, Start, Sweep, kernels, pack_vectors,
 };
 
 /// Words of a block at each step of the chain: a whole number of vectors on every instruction set.
@@ -33,6 +33,9 @@ const MAX_OUTPUTS: usize = 4 * BLOCK;
 const ROWS: usize = 6;
 /// The same where no private cache holds the weights: several tiles, which prefetch the next block.
 const FAR_ROWS: usize = 24;
+/// Blocks whose weights [`Dense::from_rows`] asks for together: a longer piece of each column is
+/// read at once.
+const GROUP: usize = 8;
 /// Most rows that are kept quantised until all blocks have taken them. For more, the weights are
 /// read again.
 const KEPT_ROWS: usize = 128;
@@ -75,6 +78,25 @@ struct Block {
     bias: Aligned,
 }
 
+impl Block {
+    fn new(lanes: usize, source: Source<'_>, units: Range<usize>, bias: &[f32]) -> Block {
+        let bias = pack_vectors(lanes, &[bias], 0..bias.len());
+        Block {
+            weights: PackedMatrix::new(lanes, source, &[0], units, Blocking::default()),
+            bias,
+        }
+    }
+}
+
+struct Sizes {
+    inputs: usize,
+    outputs: usize,
+    /// Outputs of each block but the last.
+    block: usize,
+    /// Blocks that are packed together.
+    group: usize,
+}
+
 impl Dense {
     /// Packs `weights` `[outputs, inputs]`, as the numbers that they are, and `bias` `[outputs]`
     /// for the best instruction set of this CPU (or the one that `CELLSTREAM_ISA` names).
@@ -90,10 +112,7 @@ impl Dense {
     /// # Errors
     /// As [`Dense::new`].
     pub fn for_isa(weights: &Matrix, bias: &[f32], isa: Isa) -> Result<Dense, LayerError> {
-        Dense::packed(weights, bias, kernels(isa)?, 1, |blocks, pack| {
-            (0..blocks).for_each(pack);
-            Ok(())
-        })
+        Dense::of_matrix(weights, bias, kernels(isa)?, None)
     }
 
     /// As [`Dense::for_isa`], each block packed by the worker of `team` that [`Dense::argmax_on`]
@@ -107,21 +126,67 @@ impl Dense {
         isa: Isa,
         team: &SharedTeam,
     ) -> Result<Dense, LayerError> {
-        let workers = team.threads();
-        Dense::packed(weights, bias, kernels(isa)?, workers, |blocks, pack| {
-            team.run(|worker| share(blocks, worker.index, workers).for_each(pack))?;
-            Ok(())
+        Dense::of_matrix(weights, bias, kernels(isa)?, Some(team))
+    }
+
+    /// Packs weights of f32 that `rows` gives in parts, on the workers of `team`: it writes the
+    /// rows of `W` `[outputs, inputs]` with these indices. So no second copy of `W` is needed where
+    /// it is stored in another layout. There are as many outputs as `bias` has values.
+    ///
+    /// ```
+    /// use cellstream::execute::team::{SharedTeam, Team};
+    /// use cellstream::layers::Dense;
+    ///
+    /// let columns = [1.0, 3.0, 2.0, 4.0]; // W = [[1, 2], [3, 4]]
+    /// let team = SharedTeam::new(Team::with_threads(1)?);
+    /// let dense = Dense::from_rows(2, &[0.5, 0.0], &team, |units, rows| {
+    ///     for (row, unit) in rows.chunks_mut(2).zip(units) {
+    ///         row.copy_from_slice(&[columns[unit], columns[2 + unit]]);
+    ///     }
+    /// })?;
+    /// let mut y = [0.0; 2];
+    /// dense.run(&[1.0, 1.0], &mut y)?;
+    /// assert_eq!(y, [3.5, 7.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LayerError::Isa`]; [`LayerError::Team`].
+    pub fn from_rows(
+        inputs: usize,
+        bias: &[f32],
+        team: &SharedTeam,
+        rows: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) -> Result<Dense, LayerError> {
+        let kernels = kernels(Isa::select()?)?;
+        let lanes = kernels.lanes();
+        let sizes = Sizes {
+            inputs,
+            outputs: bias.len(),
+            block: BLOCK,
+            group: GROUP,
+        };
+        Dense::packed(sizes, kernels, Some(team), |units| {
+            let mut values = vec![0.0; units.len() * inputs];
+            rows(units.clone(), &mut values);
+            let source = Source {
+                numbers: Numbers::F32(&values),
+                depth: inputs,
+                units: units.len(),
+            };
+            let bias = &bias[units];
+            let blocks = (0..bias.len()).step_by(BLOCK).zip(bias.chunks(BLOCK));
+            blocks
+                .map(|(first, bias)| Block::new(lanes, source, first..first + bias.len(), bias))
+                .collect()
         })
     }
 
-    /// Runs on up to `workers` workers. `each` calls its second argument with every number below
-    /// the first, once.
-    fn packed(
+    fn of_matrix(
         weights: &Matrix,
         bias: &[f32],
         kernels: Box<dyn Kernels>,
-        workers: usize,
-        each: impl FnOnce(usize, &(dyn Fn(usize) + Sync)) -> Result<(), LayerError>,
+        team: Option<&SharedTeam>,
     ) -> Result<Dense, LayerError> {
         expect("bias", bias.len(), weights.rows())?;
         let lanes = kernels.lanes();
@@ -130,26 +195,50 @@ impl Dense {
             depth: weights.cols(),
             units: weights.rows(),
         };
-        let block = BLOCK * source.numbers.per_word();
-        let blocks = weights.rows().div_ceil(block);
-        let blocks: Vec<OnceLock<Block>> = (0..blocks).map(|_| OnceLock::new()).collect();
-        let pack = |index: usize| {
-            let units = index * block..((index + 1) * block).min(weights.rows());
-            blocks[index].get_or_init(|| Block {
-                weights: PackedMatrix::new(lanes, source, &[0], units.clone(), Blocking::default()),
-                bias: pack_vectors(lanes, &[bias], units),
-            });
-        };
-        each(blocks.len(), &pack)?;
-        let mut dense = Dense {
-            blocks: blocks
-                .into_iter()
-                .filter_map(OnceLock::into_inner)
-                .collect(),
-            block,
-            kernels,
+        let sizes = Sizes {
             inputs: weights.cols(),
             outputs: weights.rows(),
+            block: BLOCK * source.numbers.per_word(),
+            group: 1,
+        };
+        Dense::packed(sizes, kernels, team, |units| {
+            vec![Block::new(lanes, source, units.clone(), &bias[units])]
+        })
+    }
+
+    /// A layer whose blocks `pack` makes, a group for some outputs that follow each other; on one
+    /// worker without a team.
+    fn packed(
+        sizes: Sizes,
+        kernels: Box<dyn Kernels>,
+        team: Option<&SharedTeam>,
+        pack: impl Fn(Range<usize>) -> Vec<Block> + Sync,
+    ) -> Result<Dense, LayerError> {
+        let outputs = sizes.outputs;
+        let together = sizes.block * sizes.group;
+        let groups = (0..outputs).step_by(together);
+        let groups: Vec<OnceLock<Vec<Block>>> = groups.map(|_| OnceLock::new()).collect();
+        let pack = |index: usize| {
+            let units = index * together..((index + 1) * together).min(outputs);
+            groups[index].get_or_init(|| pack(units));
+        };
+        let workers = team.map_or(1, SharedTeam::threads);
+        match team {
+            Some(team) => {
+                team.run(|worker| share(groups.len(), worker.index, workers).for_each(pack))?;
+            }
+            None => (0..groups.len()).for_each(pack),
+        }
+        let mut dense = Dense {
+            blocks: groups
+                .into_iter()
+                .filter_map(OnceLock::into_inner)
+                .flatten()
+                .collect(),
+            block: sizes.block,
+            kernels,
+            inputs: sizes.inputs,
+            outputs,
             caches: CacheModel::here(),
             rooms: Vec::new(),
         };
@@ -397,6 +486,7 @@ mod tests {
 
     use super::*;
     use crate::execute::counting::Counting;
+    use crate::execute::team::Team;
     use crate::model::Precision;
     use crate::reference;
     use cellstream_kernels::plain_kernels;
@@ -419,6 +509,30 @@ mod tests {
             ]
         };
         Isa::available().iter().flat_map(both).collect()
+    }
+
+    #[test]
+    fn rows_given_in_parts_have_the_bits_of_the_matrix() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for (outputs, inputs) in [(0, 3), (1, 5), (64, 7), (65, 16), (512, 9), (1100, 33)] {
+            let weights = random(&mut rng, outputs * inputs);
+            let bias = random(&mut rng, outputs);
+            let x = random(&mut rng, 3 * inputs);
+            let matrix = Matrix::new(outputs, inputs, weights.clone()).unwrap();
+            let rows = x.chunks(inputs);
+            let expected: Vec<f32> = rows
+                .flat_map(|x| reference::dense(&matrix, &bias, x))
+                .collect();
+            for threads in [1, 2] {
+                let team = SharedTeam::new(Team::with_threads(threads).unwrap());
+                let dense = Dense::from_rows(inputs, &bias, &team, |units, rows| {
+                    rows.copy_from_slice(&weights[units.start * inputs..units.end * inputs]);
+                });
+                let mut y = vec![0.0; 3 * outputs];
+                dense.unwrap().run(&x, &mut y).unwrap();
+                assert_eq!(y, expected, "{outputs} of {inputs}, {threads} threads");
+            }
+        }
     }
 
     #[test]
@@ -445,11 +559,7 @@ mod tests {
                         .flat_map(|x| reference::dense(&weights, &bias, x))
                         .collect();
                     for (name, kernels) in all_kernels() {
-                        let all = |blocks, pack: &(dyn Fn(usize) + Sync)| {
-                            (0..blocks).for_each(pack);
-                            Ok(())
-                        };
-                        let dense = Dense::packed(&weights, &bias, kernels, 1, all).unwrap();
+                        let dense = Dense::of_matrix(&weights, &bias, kernels, None).unwrap();
                         for rows in [0, 1, 2, 5, 6, 7, 13] {
                             let mut y = vec![f32::NAN; rows * outputs];
                             dense.run(&x[..rows * inputs], &mut y).unwrap();

@@ -271,6 +271,89 @@ fn rows_of_a_large_table_are_read_from_its_file() {
     assert!(is_of_file, "{refused}");
 }
 
+/// `y` of an operator of `x` `[1, SIDE]` and a matrix of 64 MiB in the file `matrix`.
+fn of_matrix(operator: NodeProto) -> Vec<u8> {
+    let matrix = TensorProto {
+        name: "matrix".into(),
+        dims: vec![SIDE as i64; 2],
+        ..external("matrix", "0", &(4 * SIDE * SIDE).to_string())
+    };
+    let graph = GraphProto {
+        node: vec![operator],
+        initializer: vec![matrix],
+        input: vec![value("x")],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    };
+    graphs::file(graph)
+}
+
+const SIDE: usize = 4096;
+
+#[test]
+fn a_large_matrix_is_packed_from_its_file() {
+    use std::io::{Seek, SeekFrom, Write};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (path, data) = (
+        folder.path().join("model.onnx"),
+        folder.path().join("matrix"),
+    );
+    // All others are zeros.
+    let entries = [
+        (0, 0, 2.0_f32),
+        (0, 4095, -3.0),
+        (17, 1000, 0.5),
+        (4094, 511, 7.0),
+        (4095, 512, 1.5),
+    ];
+    let mut file = std::fs::File::create(&data).unwrap();
+    file.set_len((4 * SIDE * SIDE) as u64).unwrap();
+    for (row, column, value) in entries {
+        let at = 4 * (row * SIDE + column) as u64;
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.write_all(&value.to_le_bytes()).unwrap();
+    }
+    let x: Vec<f32> = (0..SIDE).map(|at| (at % 13) as f32 + 1.0).collect();
+    let input = Tensor::new(&[1, SIDE], x.clone()).unwrap();
+    let transposed = AttributeProto {
+        name: "transB".into(),
+        r#type: 2,
+        i: 1,
+        ..AttributeProto::default()
+    };
+    let gemm = NodeProto {
+        attribute: vec![transposed],
+        ..node("Gemm", &["x", "matrix"], "y")
+    };
+    for operator in [node("MatMul", &["x", "matrix"], "y"), gemm] {
+        let mut expected = vec![0.0; SIDE];
+        for (row, column, value) in entries {
+            let (from, to) = if operator.op_type == "Gemm" {
+                (column, row)
+            } else {
+                (row, column)
+            };
+            expected[to] += x[from] * value;
+        }
+        std::fs::write(&path, of_matrix(operator)).unwrap();
+        for threads in [1, 2] {
+            let options = NetworkOptions {
+                threads: Some(threads),
+                ..NetworkOptions::default()
+            };
+            let network = Network::open_with(&path, options).unwrap();
+            let outputs = network.run(&[("x", &input)]).unwrap();
+            assert_eq!(outputs[0].tensor.floats().unwrap(), expected);
+        }
+    }
+    let network = Network::open(&path).unwrap();
+    file.set_len(1000).unwrap();
+    let refused = network.run(&[("x", &input)]).unwrap_err();
+    let is_of_file = matches!(&refused, NetworkError::Read { path, .. } if *path == data);
+    assert!(is_of_file, "{refused}");
+}
+
 #[test]
 fn a_reference_to_a_shared_constant_in_a_file_is_refused() {
     let mut w = TensorProto {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `W` is a constant of the graph with two axes, `b` one with one axis. The library's dense layer
-//! computes them: it uses the widest vectors of the CPU, and packs `W` once for all plans.
+//! computes them: it uses the widest vectors of the CPU, and packs `W` once for all plans. A `W`
+//! that stays in its file is an attribute instead of an input, and is packed from there.
 
 mod operator;
 
@@ -16,7 +17,9 @@ use std::collections::HashMap;
 use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
 
 use crate::control_flow::readers;
-use crate::source::attributes::{float, integer, is_standard};
+use crate::source::attributes::integer;
+use crate::source::constants::table_attribute;
+use crate::source::is_plain_product;
 use operator::DENSE;
 pub(crate) use operator::{DenseLayers, register, while_parsing};
 
@@ -65,6 +68,10 @@ pub(crate) fn rewrite(graph: &mut GraphProto) {
         if node.op_type == "MatMul" {
             node.attribute.clear();
         }
+        if let Some(table) = table_attribute(constants[node.input[1].as_str()]) {
+            node.attribute.push(table);
+            node.input.remove(1);
+        }
         node.op_type = DENSE.into();
     }
     let mut removed = removed.into_iter();
@@ -79,20 +86,11 @@ fn is_product(node: &NodeProto, constants: &HashMap<&str, &TensorProto>) -> bool
         [inputs, outputs] => inputs.saturating_mul(outputs) >= MIN_ELEMENTS,
         _ => false,
     });
-    let is_standard = is_standard(&node.domain);
-    if !is_standard || !is_matrix || constants.contains_key(x.as_str()) || x.is_empty() {
-        return false;
-    }
-    match (node.op_type.as_str(), rest) {
-        ("MatMul", []) => true,
-        ("Gemm", [] | [_]) => {
-            let is_plain = integer(node, "transA", 0) == 0
-                && float(node, "alpha", 1.0) == 1.0
-                && float(node, "beta", 1.0) == 1.0;
-            is_plain && rest.iter().all(|bias| has_bias(node, bias, constants))
-        }
-        _ => false,
-    }
+    is_plain_product(node)
+        && is_matrix
+        && !constants.contains_key(x.as_str())
+        && !x.is_empty()
+        && rest.iter().all(|bias| has_bias(node, bias, constants))
 }
 
 /// Whether a value is a constant with one axis, for the outputs of a product.

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cellstream::execute::team::SharedTeam;
 use cellstream::layers::Dense;
-use cellstream::model::Matrix;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -15,11 +16,13 @@ use tract_onnx::tract_hir::internal::*;
 use crate::operators::Parsed;
 use crate::operators::computed::{Computed, computed};
 use crate::scoped;
+use crate::source::Table;
 use crate::source::attributes::integer;
+use crate::source::constants::{table, table_index};
 use crate::threads::Threads;
 
 /// `y = x W + b`: `x` `[.., inputs]`, `W` `[inputs, outputs]` or with `transB` `[outputs, inputs]`,
-/// `b` `[outputs]`; `b` may be absent.
+/// `b` `[outputs]`; `b` may be absent. `W` is an input or a table.
 pub(super) const DENSE: &str = "cellstream.Dense";
 
 pub(crate) fn register(onnx: &mut Onnx) {
@@ -27,10 +30,11 @@ pub(crate) fn register(onnx: &mut Onnx) {
 }
 
 fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
-    let constants = node.input.get(1..).unwrap_or_default();
     let expansion = DenseExpansion {
+        table: table(node).ok(),
         key: Key {
-            constants: constants.to_vec(),
+            constants: node.input.get(1..).unwrap_or_default().to_vec(),
+            table: table_index(node),
             is_transposed: integer(node, "transB", 0) != 0,
         },
         layers: scoped::current(&LAYERS).context("a dense layer outside of a network")?,
@@ -43,6 +47,8 @@ fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     constants: Vec<String>,
+    /// The number of the table that is `W`.
+    table: Option<i64>,
     is_transposed: bool,
 }
 
@@ -73,57 +79,115 @@ impl DenseLayers {
         })
     }
 
-    fn get(&self, key: &Key, constants: &[Arc<Tensor>]) -> TractResult<Arc<Dense>> {
+    fn get(&self, key: &Key, parts: &Parts) -> TractResult<Arc<Dense>> {
         let mut layers = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(dense) = layers.get(key) {
             return Ok(Arc::clone(dense));
         }
-        let dense = Arc::new(pack(constants, key.is_transposed)?);
+        let dense = Arc::new(parts.pack(key.is_transposed, self.threads.team()?)?);
         layers.insert(key.clone(), Arc::clone(&dense));
         Ok(dense)
     }
 }
 
-fn pack(constants: &[Arc<Tensor>], is_transposed: bool) -> TractResult<Dense> {
-    let w = constants[0].try_as_plain_ram()?;
-    let w = w.as_slice::<f32>()?;
-    let &[first, second] = constants[0].shape() else {
-        bail!(
-            "W has the shape {:?}; it must have two axes",
-            constants[0].shape()
-        );
-    };
-    let (outputs, inputs, values) = match is_transposed {
-        true => (first, second, w.to_vec()),
-        false => (second, first, transposed(w, first, second)),
-    };
-    let bias = match constants.get(1) {
-        None => vec![0.0; outputs],
-        Some(bias) => bias.try_as_plain_ram()?.as_slice::<f32>()?.to_vec(),
-    };
-    let matrix = Matrix::new(outputs, inputs, values)?;
-    Ok(Dense::new(&matrix, &bias)?)
+/// Where the values of a layer are.
+struct Parts {
+    matrix: Matrix,
+    bias: Option<Arc<Tensor>>,
 }
 
-/// A matrix `[rows, columns]` as `[columns, rows]`, square by square: both sides stay in the cache.
-fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    const SIDE: usize = 16;
-    let mut values = vec![0.0; matrix.len()];
-    for first_row in (0..rows).step_by(SIDE) {
-        for first_column in (0..columns).step_by(SIDE) {
-            for column in first_column..columns.min(first_column + SIDE) {
-                for row in first_row..rows.min(first_row + SIDE) {
-                    values[column * rows + row] = matrix[row * columns + column];
+enum Matrix {
+    Constant(Arc<Tensor>),
+    Table(Arc<Table>),
+}
+
+impl Parts {
+    fn pack(&self, is_transposed: bool, team: &SharedTeam) -> TractResult<Dense> {
+        let shape = self.matrix.shape();
+        let &[first, second] = shape else {
+            bail!("W has the shape {shape:?}; it must have two axes");
+        };
+        let (outputs, inputs) = if is_transposed {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let bias = match &self.bias {
+            None => vec![0.0; outputs],
+            Some(bias) => bias.try_as_plain_ram()?.as_slice::<f32>()?.to_vec(),
+        };
+        ensure!(bias.len() == outputs, "b has {} values", bias.len());
+        let failure = Mutex::new(None);
+        let rows = |units: Range<usize>, rows: &mut [f32]| {
+            let read = if is_transposed {
+                self.matrix.read(rows, units.start * inputs)
+            } else {
+                self.columns([inputs, outputs], units, rows)
+            };
+            if let Err(why) = read {
+                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+            }
+        };
+        let dense = Dense::from_rows(inputs, &bias, team, rows)?;
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(why) => Err(why),
+            None => Ok(dense),
+        }
+    }
+
+    /// Columns of the matrix as rows. A few of its rows at a time: both sides stay in the cache.
+    fn columns(
+        &self,
+        [inputs, outputs]: [usize; 2],
+        units: Range<usize>,
+        rows: &mut [f32],
+    ) -> TractResult<()> {
+        const STRIP: usize = 16;
+        let width = units.len();
+        let mut strip = vec![0.0; STRIP * width];
+        for first in (0..inputs).step_by(STRIP) {
+            let count = STRIP.min(inputs - first);
+            for (row, values) in strip.chunks_mut(width).take(count).enumerate() {
+                self.matrix
+                    .read(values, (first + row) * outputs + units.start)?;
+            }
+            for (unit, row) in rows.chunks_mut(inputs).enumerate() {
+                for (at, value) in row[first..first + count].iter_mut().enumerate() {
+                    *value = strip[at * width + unit];
                 }
             }
         }
+        Ok(())
     }
-    values
+}
+
+impl Matrix {
+    fn shape(&self) -> &[usize] {
+        match self {
+            Matrix::Constant(tensor) => tensor.shape(),
+            Matrix::Table(table) => &table.shape,
+        }
+    }
+
+    /// The elements from this one on.
+    fn read(&self, into: &mut [f32], from: usize) -> TractResult<()> {
+        match self {
+            Matrix::Constant(tensor) => {
+                let values = tensor.try_as_plain_ram()?;
+                let values = &values.as_slice::<f32>()?[from..from + into.len()];
+                into.copy_from_slice(values);
+            }
+            Matrix::Table(table) => table.read_floats(into, from)?,
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug)]
 struct DenseExpansion {
     key: Key,
+    /// `W`, if it is no input.
+    table: Option<Arc<Table>>,
     layers: Arc<DenseLayers>,
 }
 
@@ -142,27 +206,39 @@ impl Expansion for DenseExpansion {
         inputs: &'p [TensorProxy],
         outputs: &'p [TensorProxy],
     ) -> InferenceResult {
+        let constants = self.key.constants.len();
+        let is_matrix_given = self.table.is_none();
+        let most = 1 + usize::from(is_matrix_given);
         ensure!(
-            matches!(inputs.len(), 2 | 3),
+            (usize::from(is_matrix_given)..=most).contains(&constants),
             "it has {} inputs",
             inputs.len()
         );
+        check_input_arity(inputs, 1 + constants)?;
         check_output_arity(outputs, 1)?;
-        let (of_inputs, of_outputs) = match self.key.is_transposed {
-            true => (1, 0),
-            false => (0, 1),
+        let (of_inputs, of_outputs) = if self.key.is_transposed {
+            (1, 0)
+        } else {
+            (0, 1)
         };
         solver.equals(&inputs[0].datum_type, f32::datum_type())?;
         solver.equals(&outputs[0].datum_type, f32::datum_type())?;
-        solver.equals(&inputs[1].rank, 2)?;
         solver.equals(&inputs[0].rank, &outputs[0].rank)?;
+        if is_matrix_given {
+            solver.equals(&inputs[1].rank, 2)?;
+        }
         solver.given(&inputs[0].rank, move |solver, rank| {
             let last = usize::try_from(rank - 1).context("x has no axis")?;
             for axis in 0..last {
                 solver.equals(&inputs[0].shape[axis], &outputs[0].shape[axis])?;
             }
-            solver.equals(&inputs[0].shape[last], &inputs[1].shape[of_inputs])?;
-            solver.equals(&outputs[0].shape[last], &inputs[1].shape[of_outputs])
+            for (value, axis) in [(&inputs[0], of_inputs), (&outputs[0], of_outputs)] {
+                match &self.table {
+                    Some(table) => solver.equals(&value.shape[last], table.shape[axis].to_dim())?,
+                    None => solver.equals(&value.shape[last], &inputs[1].shape[axis])?,
+                }
+            }
+            Ok(())
         })
     }
 
@@ -177,8 +253,17 @@ impl Expansion for DenseExpansion {
             constant.with_context(|| format!("a weight of {prefix:?} is no constant"))
         });
         let constants = constants.collect::<TractResult<Vec<_>>>()?;
+        let mut constants = constants.into_iter();
+        let matrix = match &self.table {
+            Some(table) => Matrix::Table(Arc::clone(table)),
+            None => Matrix::Constant(constants.next().context("W is missing")?),
+        };
+        let parts = Parts {
+            matrix,
+            bias: constants.next(),
+        };
         let operator = DenseOperator {
-            dense: self.layers.get(&self.key, &constants)?,
+            dense: self.layers.get(&self.key, &parts)?,
             layers: Arc::clone(&self.layers),
         };
         target.wire_node(prefix, operator, &inputs[..1])

@@ -15,7 +15,7 @@ use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::konst::Const;
 use tract_onnx::{Onnx, data_resolver, tensor};
 
-use super::attributes::{integer, integer_attribute, is_standard};
+use super::attributes::{attribute, integer, integer_attribute, is_standard};
 use super::names::subgraphs_mut;
 use super::tables::{self, GATHER_ROWS, Table};
 use crate::control_flow::readers;
@@ -131,6 +131,11 @@ fn reference(constant: &TensorProto) -> Option<AttributeProto> {
     Some(integer_attribute(kind, index))
 }
 
+/// The attribute of a node that reads this constant as a table, if it is one.
+pub(crate) fn table_attribute(constant: &TensorProto) -> Option<AttributeProto> {
+    reference(constant).filter(|attribute| attribute.name == TABLE)
+}
+
 /// Writes a node for each reference to a shared constant in a graph and those within.
 pub(crate) fn write_nodes(graph: &mut GraphProto) {
     gather_rows(graph);
@@ -172,8 +177,7 @@ pub(crate) fn write_nodes(graph: &mut GraphProto) {
 fn gather_rows(graph: &mut GraphProto) {
     let constants = graph.initializer.iter();
     let tables: HashMap<&str, AttributeProto> = constants
-        .filter_map(|constant| Some((constant.name.as_str(), reference(constant)?)))
-        .filter(|(_, attribute)| attribute.name == TABLE)
+        .filter_map(|constant| Some((constant.name.as_str(), table_attribute(constant)?)))
         .collect();
     for node in &mut graph.node {
         if tables::reads_rows(node)
@@ -208,8 +212,13 @@ fn found<T>(of: &[Arc<T>], node: &NodeProto, kind: &str) -> TractResult<Arc<T>> 
     found.with_context(|| format!("constant {:?} has no values", node.name))
 }
 
-/// The table of a node.
-pub(super) fn table(node: &NodeProto) -> TractResult<Arc<Table>> {
+/// The number of the table of a node, if it has one.
+pub(crate) fn table_index(node: &NodeProto) -> Option<i64> {
+    attribute(node, TABLE).map(|one| one.i)
+}
+
+/// The table of a node; an error for one without.
+pub(crate) fn table(node: &NodeProto) -> TractResult<Arc<Table>> {
     found(&current()?.tables, node, TABLE)
 }
 

@@ -18,7 +18,7 @@ use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto}
 
 use self::attributes::is_standard;
 use self::constants::Constants;
-pub(crate) use self::tables::TableRead;
+pub(crate) use self::tables::{Table, TableRead, is_plain_product};
 use crate::NetworkError;
 pub(crate) use inputs::{fix_shape, fix_value, input, input_of, of_any_size};
 

@@ -1,13 +1,14 @@
-//! Large tables that stay in their file, such as the vectors of words: `Gather` nodes read the rows
-//! that they need.
+//! Large tables that stay in their file: vectors of words, of which `Gather` nodes read the rows
+//! that they need, and matrices of products, which are packed from there.
 //!
 //! ```text
 //! Gather(table, indices)          cellstream.GatherRows(indices)
+//! MatMul(x, table)                cellstream.Dense(x)
 //! ```
 //!
 //! A row is read at its place in the file, which stays open; there is no map. So a file that
 //! another one replaces changes nothing, one that is cut off ends a run with an error, and one that
-//! is written in place gives the new rows.
+//! is written in place gives the new rows (of a matrix until it is packed, with the first plan).
 
 use std::fs::File;
 use std::io;
@@ -15,11 +16,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tract_onnx::model::ParsingContext;
-use tract_onnx::pb::{GraphProto, NodeProto};
+use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
 use tract_onnx::tract_hir::internal::*;
 
-use super::attributes::{integer, is_standard};
+use super::attributes::{float, integer, is_standard};
 use super::constants::table;
+use crate::ElementType;
 use crate::control_flow::readers;
 use crate::operators::computed::{Computed, computed, wires_itself};
 use crate::operators::{Parsed, integers, place};
@@ -73,6 +75,24 @@ impl Table {
         })
     }
 
+    /// The elements of a matrix from this one on.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn read_floats(&self, into: &mut [f32], from: usize) -> Result<(), TableRead> {
+        const FLOATS: usize = 1024;
+        const BYTES: usize = size_of::<f32>();
+        let mut bytes = [0; FLOATS * BYTES];
+        for (index, floats) in into.chunks_mut(FLOATS).enumerate() {
+            let bytes = &mut bytes[..floats.len() * BYTES];
+            self.read_at(bytes, (from + index * FLOATS) * BYTES)?;
+            for (float, bytes) in floats.iter_mut().zip(bytes.as_chunks().0) {
+                *float = f32::from_le_bytes(*bytes);
+            }
+        }
+        Ok(())
+    }
+
     fn gather(&self, indices: &Tensor) -> TractResult<Tensor> {
         let (rows, size) = (self.shape[0], self.row());
         let shape = [indices.shape(), &self.shape[1..]].concat();
@@ -111,16 +131,43 @@ pub(super) fn reads_rows(node: &NodeProto) -> bool {
     is_gather && integer(node, "axis", 0) == 0 && node.input.len() == 2
 }
 
-/// The constants of a graph that nodes read by rows alone.
+/// Whether a node is the product of its first input and the matrix that is its second one, which
+/// may be transposed; a `Gemm` adds its third input.
+pub(crate) fn is_plain_product(node: &NodeProto) -> bool {
+    if !is_standard(&node.domain) || node.output.len() != 1 {
+        return false;
+    }
+    match (node.op_type.as_str(), node.input.len()) {
+        ("MatMul", 2) => true,
+        ("Gemm", 2 | 3) => {
+            integer(node, "transA", 0) == 0
+                && float(node, "alpha", 1.0) == 1.0
+                && float(node, "beta", 1.0) == 1.0
+        }
+        _ => false,
+    }
+}
+
+/// The constants of a graph that nodes read as tables alone.
 pub(super) fn names(graph: &GraphProto) -> Vec<String> {
     let readers = readers(graph);
-    let gathers = graph.node.iter().filter(|node| reads_rows(node));
+    let is_table_of = |constant: &TensorProto, node: &NodeProto| {
+        let is_matrix =
+            constant.data_type == ElementType::F32.to_onnx() && constant.dims.len() == 2;
+        let at = if reads_rows(node) {
+            0
+        } else if is_matrix && is_plain_product(node) {
+            1
+        } else {
+            return false;
+        };
+        let mut inputs = node.input.iter().enumerate();
+        inputs.all(|(index, input)| (input == &constant.name) == (index == at))
+    };
     let tables = graph.initializer.iter().filter(|constant| {
-        let by_rows = { gathers.clone() }.filter(|node| node.input[0] == constant.name);
-        let by_rows = by_rows
-            .filter(|node| node.input[1] != constant.name)
-            .count();
-        by_rows > 0 && readers.get(constant.name.as_str()) == Some(&by_rows)
+        let nodes = graph.node.iter();
+        let count = nodes.filter(|node| is_table_of(constant, node)).count();
+        count > 0 && readers.get(constant.name.as_str()) == Some(&count)
     });
     tables.map(|constant| constant.name.clone()).collect()
 }
