@@ -118,6 +118,9 @@ fn a_tree_has_the_states_of_the_plain_loops() {
         let answer = ask(heads, tokens, &[]);
         assert_eq!(answer.status, 400, "{heads:?} {tokens:?}: {answer:?}");
     }
+    // Refused before rows of the embedding are copied: they would be told first.
+    let answer = ask(&[0], &[WORDS; 2], &[]);
+    assert_eq!(answer.error(), "2 tokens have 1 heads");
 }
 
 #[test]

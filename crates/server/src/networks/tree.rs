@@ -141,6 +141,13 @@ impl TreeNetwork {
         let features = match &self.embedding {
             Some(embedding) => {
                 let tokens = symbols::numbers(request, TOKENS, None)?;
+                // Before memory for each of them.
+                if tokens.len() != heads.len() {
+                    let (tokens, heads) = (tokens.len(), heads.len());
+                    return Err(InferError::invalid(format!(
+                        "{tokens} tokens have {heads} heads"
+                    )));
+                }
                 let mut features = vec![0.0; tokens.len() * self.features];
                 let found = embedding.run(&tokens, &mut features);
                 found.map_err(InferError::invalid)?;
