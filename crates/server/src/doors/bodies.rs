@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame};
 use tokio::time::Sleep;
@@ -76,14 +76,14 @@ impl Bodies {
     /// reach their limit.
     pub async fn whole(self: &Arc<Bodies>, body: Body, most: usize) -> Result<Bytes, InferError> {
         let mut received = Received::new(Arc::clone(self), body, Unit::Body(most));
-        let mut parts = Vec::new();
+        // One buffer: frames of a byte each would hold far more than the bytes that are counted.
+        let mut whole = BytesMut::new();
         while let Some(frame) = received.frame().await {
-            parts.extend(frame?.into_data().ok());
+            if let Some(data) = frame?.data_ref() {
+                whole.extend_from_slice(data);
+            }
         }
-        Ok(match parts.len() {
-            1 => parts.remove(0),
-            _ => parts.concat().into(),
-        })
+        Ok(whole.freeze())
     }
 
     /// The body of a call of gRPC, of one message or of a stream.
