@@ -105,6 +105,10 @@ impl InferError {
     pub fn not_found(message: impl ToString) -> InferError {
         InferError::new(ErrorKind::NotFound, message)
     }
+
+    pub fn late() -> InferError {
+        InferError::new(ErrorKind::Late, "the request's deadline has passed")
+    }
 }
 
 /// Bytes of a message, at most.

@@ -242,6 +242,7 @@ impl Models {
             sequences: Sequences::new(SequenceLimits {
                 idle: config.sequences.idle,
                 per_client: config.sequences.per_client,
+                waiting: self.graphs.admissions(config),
             }),
             statistics: Statistics::default(),
             takes_only_sequences: config.sequences.only,

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! A request holds its sequence's lock until its steps are answered; so requests of one sequence
-//! keep their order, and those of others do not wait. The states change by all steps of a request
-//! or by none: otherwise (its deadline passes between two of its steps, or the server stops) the
-//! sequence ends.
+//! keep their order, and those of others do not wait. One that waits ends at its deadline, and
+//! counts as an accepted request; others have the room of their sequence. The states change by all
+//! steps of a request or by none: otherwise (its deadline passes between two of its steps, or the
+//! server stops) the sequence ends.
 //!
 //! An id belongs to the token that started it. For all others it is an id like any that is not
 //! open.
@@ -23,14 +24,16 @@ use cellstream_serve::scheduler::ClientId;
 
 use crate::doors::Tenant;
 use crate::error::{ErrorKind, InferError};
-use crate::networks::{Answer, Call, Part, StackNetwork, States, Wanted};
+use crate::networks::{Admissions, Answer, Call, Needs, Part, StackNetwork, States, Wanted};
 use crate::wire::{InferRequest, SequenceId, SequenceStep};
 
 /// Limits of the sequences of a model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SequenceLimits {
     pub idle: Duration,
     pub per_client: usize,
+    /// Of requests that wait for another one of their sequence.
+    pub waiting: Admissions,
 }
 
 /// The open sequences of a version of a model.
@@ -202,7 +205,7 @@ impl Sequences {
             }
             false => {
                 let sequence = self.find(&key)?;
-                let held = Arc::clone(&sequence.stream).lock_owned().await;
+                let held = self.hold(&sequence, request, call).await?;
                 (sequence, held)
             }
         };
@@ -331,6 +334,26 @@ impl Sequences {
         Ok((sequence, held))
     }
 
+    /// Waits for the requests before.
+    async fn hold(
+        &self,
+        sequence: &Sequence,
+        request: &InferRequest,
+        call: &Call,
+    ) -> Result<Held, InferError> {
+        let stream = Arc::clone(&sequence.stream);
+        if let Ok(held) = Arc::clone(&stream).try_lock_owned() {
+            return Ok(held);
+        }
+        let _admitted = self.limits.waiting.admit(Needs {
+            client: call.client,
+            // Those of a sequence have room.
+            nodes: 0,
+            bytes: request.bytes(),
+        })?;
+        call.in_time(async { Ok(stream.lock_owned().await) }).await
+    }
+
     fn find(&self, key: &SequenceKey) -> Result<Arc<Sequence>, InferError> {
         let found = self.lock().open.get(key).cloned();
         found.ok_or_else(|| self.end_error(key))
@@ -390,5 +413,79 @@ impl Answers {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use cellstream_serve::engine::EngineOptions;
+    use cellstream_serve::scheduler::Limits;
+
+    use crate::doors::Client;
+    use crate::in_process::repository;
+    use crate::models::Models;
+    use crate::networks::Network;
+    use crate::repository::Repository;
+    use crate::wire::{Data, Tensor};
+
+    #[test]
+    fn a_request_that_waits_has_a_deadline_and_counts() {
+        let folder = repository();
+        let options = EngineOptions {
+            limits: Limits {
+                requests: 1,
+                ..Limits::default()
+            },
+            ..EngineOptions::default()
+        };
+        let repository = Repository::open(folder.path()).expect("a repository");
+        let models = Models::new(repository, options);
+        models.load("speech").expect("loaded");
+        let model = models.find("speech", "", None).expect("a model");
+        let Network::Stack(network) = &model.network else {
+            panic!("a stack");
+        };
+        let engine = model.model.as_ref().expect("cells");
+        let request = InferRequest {
+            inputs: vec![Tensor {
+                name: "input".into(),
+                shape: vec![1, 1, 2],
+                data: Data::F32(vec![0.5; 2]),
+            }],
+            ..InferRequest::default()
+        };
+        let id = SequenceId::Number(1);
+        let send = |start, deadline| {
+            let call = Call {
+                deadline,
+                ..Call::of_client(&Client::server())
+            };
+            let (id, end) = (id.clone(), false);
+            let step = SequenceStep { id, start, end };
+            let (model, request) = (&model, &request);
+            async move {
+                let ran = (model.sequences).run(network, engine, request, &step, &call);
+                ran.await.map(drop).map_err(|error| error.kind)
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            assert_eq!(send(true, None).await, Ok(()));
+            let sequence = model.sequences.lock().open.values().next().cloned();
+            let stream = Arc::clone(&sequence.expect("open").stream);
+            let held = stream.lock_owned().await;
+            let soon = Instant::now() + Duration::from_millis(200);
+            let long = tokio::time::timeout(Duration::from_secs(60), send(false, Some(soon)));
+            // Both are polled at once; the second has no room.
+            let (late, refused) = tokio::join!(long, send(false, None));
+            assert_eq!(late.expect("it ends"), Err(ErrorKind::Late));
+            assert_eq!(refused, Err(ErrorKind::Overloaded));
+            drop(held);
+            assert_eq!(send(false, None).await, Ok(()));
+        });
     }
 }

@@ -231,10 +231,7 @@ impl Service {
             .deadline
             .is_some_and(|deadline| deadline <= Instant::now())
         {
-            return Err(InferError::new(
-                ErrorKind::Late,
-                "the request's deadline has passed",
-            ));
+            return Err(InferError::late());
         }
         let Some(step) = step else {
             if model.takes_only_sequences {

@@ -1,4 +1,5 @@
-//! The limits of networks that run beside the engines: those of graphs.
+//! The limits of what runs or waits beside the engines: graphs, and requests that wait for another
+//! one of their sequence.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,6 +115,23 @@ impl Admission {
             admission: Arc::clone(self),
             needs,
         })
+    }
+}
+
+/// The limits of a model and those of the server.
+#[derive(Clone, Debug)]
+pub struct Admissions {
+    pub of_model: Arc<Admission>,
+    pub of_all: Arc<Admission>,
+}
+
+impl Admissions {
+    /// Accepts a request.
+    ///
+    /// # Errors
+    /// As [`Admission::admit`].
+    pub fn admit(&self, needs: Needs) -> Result<[Admitted; 2], Refused> {
+        Ok([self.of_model.admit(needs)?, self.of_all.admit(needs)?])
     }
 }
 

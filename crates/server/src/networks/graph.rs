@@ -24,7 +24,7 @@ use cellstream_serve::scheduler::{LimitOf, Limits};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
-use super::admission::{Admission, Admitted, Needs};
+use super::admission::{Admission, Admissions, Admitted, Needs};
 use super::{Answer, Call, Interface, Network, Port, Prepared, plan_file};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
@@ -53,6 +53,14 @@ impl GraphHost {
         }
     }
 
+    /// The limits of a model beside those of all.
+    pub fn admissions(&self, config: &ModelConfig) -> Admissions {
+        Admissions {
+            of_model: Admission::new(config.limits.limits(), LimitOf::Model),
+            of_all: Arc::clone(&self.admission),
+        }
+    }
+
     /// Gives the memory of large requests that have ended back to the system. Called now and then.
     pub fn tidy(&self) {
         if self.admission.take_ended(LARGE_BYTES) {
@@ -69,8 +77,7 @@ pub struct GraphNetwork {
     graph: Arc<network::Network>,
     /// Those of each request.
     nodes: usize,
-    admission: Arc<Admission>,
-    of_all: Arc<Admission>,
+    admissions: Admissions,
     planners: Arc<Semaphore>,
     /// One permit: of the request that runs.
     turn: Arc<Semaphore>,
@@ -106,8 +113,7 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
             has_all_ranks: graph.inputs().iter().all(|port| port.shape.is_some()),
             nodes: graph.nodes(),
             graph: Arc::new(graph),
-            admission: Admission::new(config.limits.limits(), LimitOf::Model),
-            of_all: Arc::clone(&host.admission),
+            admissions: host.admissions(config),
             planners: Arc::clone(&host.planners),
             turn: Arc::new(Semaphore::new(1)),
         }),
@@ -242,18 +248,10 @@ impl GraphNetwork {
         let needs = Needs {
             client: call.client,
             nodes: self.nodes,
-            bytes: request.inputs.iter().map(|input| input.data.bytes()).sum(),
+            bytes: request.bytes(),
         };
-        let admitted = Arc::new([self.admission.admit(needs)?, self.of_all.admit(needs)?]);
-        let answer = self.answer(request, call, &admitted);
-        match call.deadline {
-            None => answer.await,
-            Some(deadline) => {
-                let answer = tokio::time::timeout_at(deadline.into(), answer).await;
-                let late = || InferError::new(ErrorKind::Late, "the request's deadline has passed");
-                answer.unwrap_or_else(|_| Err(late()))
-            }
-        }
+        let admitted = Arc::new(self.admissions.admit(needs)?);
+        call.in_time(self.answer(request, call, &admitted)).await
     }
 
     async fn answer(

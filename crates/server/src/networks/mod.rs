@@ -23,6 +23,7 @@ use crate::doors::{Client, Tenant};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::{Kind, ModelConfig};
 use crate::wire::{Data, Datatype, InferRequest, RequestOptions, Tensor};
+pub use admission::{Admissions, Needs};
 pub use graph::{GraphHost, GraphNetwork};
 pub use seq2seq::Seq2SeqNetwork;
 pub use stack::{Part, StackNetwork, States, Wanted};
@@ -131,6 +132,21 @@ impl Call {
             tenant: client.tenant,
             parts: None,
         }
+    }
+
+    /// Waits at most until the deadline.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Late`], or that of the future.
+    pub async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, InferError>>,
+    ) -> Result<T, InferError> {
+        let Some(deadline) = self.deadline else {
+            return answer.await;
+        };
+        let answer = tokio::time::timeout_at(deadline.into(), answer).await;
+        answer.unwrap_or_else(|_| Err(InferError::late()))
     }
 
     fn request(&self, graph: Graph) -> Request {

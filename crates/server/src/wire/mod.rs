@@ -37,4 +37,9 @@ impl InferRequest {
     pub fn wants(&self, output: &str) -> bool {
         self.outputs.is_empty() || self.outputs.iter().any(|wanted| wanted == output)
     }
+
+    /// Bytes of all inputs.
+    pub fn bytes(&self) -> usize {
+        self.inputs.iter().map(|input| input.data.bytes()).sum()
+    }
 }
