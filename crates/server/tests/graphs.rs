@@ -6,7 +6,6 @@ mod onnx;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -22,32 +21,8 @@ fn sums() -> Vec<u8> {
     onnx::file(nodes, Vec::new())
 }
 
-/// A run takes long: an LSTM over very many steps.
 fn slow() -> Vec<u8> {
-    const HIDDEN: usize = 16;
-    const STEPS: i64 = 1_500_000;
-    let nodes = vec![
-        onnx::node("Expand", &["x", "shape"], &["steps"], &[]),
-        onnx::node(
-            "LSTM",
-            &["steps", "w", "r"],
-            &["", "y"],
-            &[("hidden_size", HIDDEN as i64)],
-        ),
-    ];
-    let weights = |name, columns: usize| {
-        let values = (0..4 * HIDDEN * columns).map(|index| index as f32 * 1e-4);
-        onnx::floats(name, &[1, 4 * HIDDEN, columns], values.collect())
-    };
-    let shape = onnx::integers("shape", &[STEPS, 1, 1]);
-    onnx::file(nodes, vec![weights("w", 1), weights("r", HIDDEN), shape])
-}
-
-fn add(folder: &Path, name: &str, file: &[u8], config: &str) {
-    let version = folder.join(name).join("1");
-    std::fs::create_dir_all(&version).expect("a folder");
-    std::fs::write(version.join("model.onnx"), file).expect("written");
-    common::configure(folder, name, config);
+    onnx::slow_file(1_500_000)
 }
 
 /// A request with so many ones.
@@ -88,7 +63,7 @@ fn while_one_runs(running: &Running, model: &str, mut ask: impl FnMut() -> Answe
 #[test]
 fn a_request_that_waits_ends_at_its_deadline() {
     let running = Running::with(&common::options(), |folder| {
-        add(folder, "slow", &slow(), "")
+        onnx::save(folder, "slow", &slow(), "")
     });
     let answers = while_one_runs(&running, "slow", || running.infer("slow", &within(20_000)));
     // One of them may be the first to run.
@@ -106,7 +81,7 @@ fn a_request_that_waits_ends_at_its_deadline() {
 fn a_request_that_waits_ends_when_its_client_goes() {
     let config = "[limits]\nrequests = 2\n";
     let running = Running::with(&common::options(), |folder| {
-        add(folder, "slow", &slow(), config)
+        onnx::save(folder, "slow", &slow(), config)
     });
     let body = ones(&[1, 1, 1]).to_string();
     let head = "POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length";
@@ -145,14 +120,14 @@ fn limits_of_graphs_are_kept() {
     let limits = ["bytes = 16", "nodes = 1", "request_nodes = 1"];
     let running = Running::with(&common::options(), |folder| {
         for (index, limit) in limits.iter().enumerate() {
-            add(
+            onnx::save(
                 folder,
                 &format!("model{index}"),
                 &sums(),
                 &format!("[limits]\n{limit}\n"),
             );
         }
-        add(
+        onnx::save(
             folder,
             "roomy",
             &sums(),
@@ -177,8 +152,8 @@ fn limits_of_graphs_are_kept() {
 #[test]
 fn plans_are_kept_and_counted() {
     let running = Running::with(&common::options(), |folder| {
-        add(folder, "kept", &sums(), "");
-        add(folder, "one", &sums(), "plan_bytes = 1\n");
+        onnx::save(folder, "kept", &sums(), "");
+        onnx::save(folder, "one", &sums(), "plan_bytes = 1\n");
     });
     for round in 0..3 {
         for size in 1..=12 {
@@ -221,7 +196,9 @@ fn threads(name: &str) -> usize {
 fn graphs_share_threads() {
     let names: Vec<String> = (0..20).map(|index| format!("graph{index}")).collect();
     let running = Running::with(&common::options(), |folder| {
-        names.iter().for_each(|name| add(folder, name, &sums(), ""));
+        names
+            .iter()
+            .for_each(|name| onnx::save(folder, name, &sums(), ""));
     });
     for name in &names {
         assert_eq!(running.infer(name, &ones(&[3])).status, 200);

@@ -4,23 +4,14 @@ mod common;
 #[path = "common/onnx.rs"]
 mod onnx;
 
-use std::path::Path;
-
 use common::{FEATURES, Running, request};
 use onnx::{BFLOAT16, FLOAT, INT64, STRING, node_file};
 use serde_json::json;
 
-fn save(folder: &Path, name: &str, file: &[u8], config: &str) {
-    let version = folder.join(name).join("1");
-    std::fs::create_dir_all(&version).expect("a folder");
-    std::fs::write(version.join("model.onnx"), file).expect("written");
-    common::configure(folder, name, config);
-}
-
 /// A server of one graph more, and why it has failed.
 fn serve(file: &[u8], config: &str) -> (Running, Option<String>) {
     let running = Running::with(&common::options(), |folder| {
-        save(folder, "graph", file, config)
+        onnx::save(folder, "graph", file, config)
     });
     let mut failures = running.server.failures();
     assert!(failures.len() < 2, "{failures:?}");

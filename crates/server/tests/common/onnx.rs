@@ -1,6 +1,8 @@
 //! Small ONNX files: the fields of `onnx.proto` that they need.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::path::Path;
+
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
@@ -225,4 +227,28 @@ pub fn node_file(
     let names: Vec<&str> = inputs.iter().map(|(name, ..)| *name).collect();
     let node = node(operator, &names, &[output.0], attributes);
     graph_file(vec![node], Vec::new(), inputs, output)
+}
+
+/// A graph whose runs take long: an LSTM over so many steps.
+pub fn slow_file(steps: i64) -> Vec<u8> {
+    const HIDDEN: usize = 16;
+    let attributes = [("hidden_size", HIDDEN as i64)];
+    let nodes = vec![
+        node("Expand", &["x", "shape"], &["steps"], &[]),
+        node("LSTM", &["steps", "w", "r"], &["", "y"], &attributes),
+    ];
+    let weights = |name, columns: usize| {
+        let values = (0..4 * HIDDEN * columns).map(|index| index as f32 * 1e-4);
+        floats(name, &[1, 4 * HIDDEN, columns], values.collect())
+    };
+    let shape = integers("shape", &[steps, 1, 1]);
+    file(nodes, vec![weights("w", 1), weights("r", HIDDEN), shape])
+}
+
+/// Adds a graph to a repository.
+pub fn save(folder: &Path, name: &str, file: &[u8], config: &str) {
+    let version = folder.join(name).join("1");
+    std::fs::create_dir_all(&version).expect("a folder");
+    std::fs::write(version.join("model.onnx"), file).expect("written");
+    std::fs::write(folder.join(name).join("config.toml"), config).expect("written");
 }
