@@ -226,7 +226,8 @@ impl Models {
             None => None,
             Some(cells) => Some(self.add(cells, config, &options)?),
         };
-        let ran = warm_up::run(&mut prepared.network, model.as_ref(), config, name);
+        let network = &mut prepared.network;
+        let ran = warm_up::run(network, model.as_ref(), config, name, warm_up::LONGEST);
         if let Err(why) = ran {
             if let Some(model) = model {
                 model.remove();

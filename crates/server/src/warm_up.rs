@@ -17,8 +17,8 @@ use crate::networks::{Call, Network, Port};
 use crate::repository::{ModelConfig, WarmUpConfig};
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
 
-/// Longest wait for a request whose sizes the configuration does not give.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Longest wait for requests whose sizes the configuration does not give.
+pub const LONGEST: Duration = Duration::from_secs(60);
 
 /// Longest wait for room in an engine that serves other models.
 const BUSY: Duration = Duration::from_secs(10);
@@ -35,16 +35,31 @@ pub fn run(
     model: Option<&engine::Model>,
     config: &ModelConfig,
     name: &str,
+    longest: Duration,
 ) -> Result<(), String> {
     // Its cells panic now and then.
     if cfg!(feature = "faults") {
         return Ok(());
     }
     let runtime = Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(|why| why.to_string())?;
     let runner = Runner {
-        runtime: runtime.map_err(|why| why.to_string())?,
+        runtime: &runtime,
         model,
+        longest,
     };
+    let ran = run_all(network, &runner, config, name);
+    // Its drop would wait for the end of a graph that runs too long.
+    runtime.shutdown_background();
+    ran
+}
+
+fn run_all(
+    network: &mut Network,
+    runner: &Runner<'_>,
+    config: &ModelConfig,
+    name: &str,
+) -> Result<(), String> {
     for (entry, number) in config.warm_up.iter().zip(1..) {
         let of_entry = |why: String| format!("entry {number} of [[warm_up]]: {why}");
         let request = configured(network, entry).map_err(of_entry)?;
@@ -55,7 +70,7 @@ pub fn run(
         }
     }
     if config.warm_up.is_empty() {
-        return try_sizes(network, &runner, name);
+        return try_sizes(network, runner, name);
     }
     Ok(())
 }
@@ -73,7 +88,7 @@ fn try_sizes(network: &mut Network, runner: &Runner<'_>, name: &str) -> Result<(
     let is_open = { network.interface().needed() }.any(|port| port.shape.iter().any(|&n| n < 0));
     let is_integer = |port: &Port| !matches!(port.datatype, Datatype::F32 | Datatype::F64);
     let has_integers = network.interface().needed().any(is_integer);
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + runner.longest;
     let mut errors: Vec<String> = Vec::new();
     for sizes in SIZES.iter().take(if is_open { SIZES.len() } else { 1 }) {
         // Lengths are 1 or more, indices may be 0 only.
@@ -241,8 +256,10 @@ enum Failure {
 }
 
 struct Runner<'a> {
-    runtime: Runtime,
+    runtime: &'a Runtime,
     model: Option<&'a engine::Model>,
+    /// For all requests of one model whose sizes the configuration does not give.
+    longest: Duration,
 }
 
 impl Runner<'_> {
@@ -273,8 +290,7 @@ impl Runner<'_> {
                 }
                 Ok(Err(error)) => return Err(Failure::Error(error.message)),
                 Err(_) => {
-                    let seconds = LONGEST.as_secs();
-                    let why = format!("a request takes longer than {seconds} s");
+                    let why = format!("a request takes longer than {:?}", self.longest);
                     return Err(Failure::NoAnswer(why));
                 }
             }
@@ -290,4 +306,40 @@ fn is_busy(error: &InferError) -> bool {
 fn is_same_apart_from_numbers(a: &str, b: &str) -> bool {
     let words = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
     words(a) == words(b)
+}
+
+#[cfg(test)]
+#[path = "../tests/common/onnx.rs"]
+mod onnx;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use cellstream_serve::scheduler::Limits;
+
+    use crate::networks::GraphHost;
+
+    #[test]
+    fn a_graph_that_runs_too_long_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = onnx::slow_file(20_000_000, Some(&["1", "1", "1"]));
+        onnx::save(folder.path(), "slow", &file, "");
+        let config = ModelConfig::default();
+        let host = GraphHost::new(Limits {
+            requests: 1,
+            ..Limits::default()
+        });
+        let file = folder.path().join("slow/1/model.onnx");
+        let loaded = Network::load(&file, &config, "slow", &host).expect("loaded");
+        let mut network = loaded.network;
+        let bound = Duration::from_secs(1);
+        run(&mut network, None, &config, "slow", bound).expect("served untested");
+        // It still runs, and so there is no room for another.
+        let runtime = Builder::new_current_thread().enable_time().build();
+        let request = SIZES[0].request(&network, 0).expect("small");
+        let call = Call::of_client(&Client::server());
+        let refused = { runtime.expect("a runtime") }.block_on(network.run(None, &request, &call));
+        assert_eq!(refused.expect_err("refused").kind, ErrorKind::Overloaded);
+    }
 }

@@ -22,7 +22,7 @@ fn sums() -> Vec<u8> {
 }
 
 fn slow() -> Vec<u8> {
-    onnx::slow_file(1_500_000)
+    onnx::slow_file(1_500_000, None)
 }
 
 /// A request with so many ones.

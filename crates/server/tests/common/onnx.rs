@@ -229,8 +229,8 @@ pub fn node_file(
     graph_file(vec![node], Vec::new(), inputs, output)
 }
 
-/// A graph whose runs take long: an LSTM over so many steps.
-pub fn slow_file(steps: i64) -> Vec<u8> {
+/// A graph whose runs take long: an LSTM over so many steps. The axes are those of its input.
+pub fn slow_file(steps: i64, axes: Option<&[&str]>) -> Vec<u8> {
     const HIDDEN: usize = 16;
     let attributes = [("hidden_size", HIDDEN as i64)];
     let nodes = vec![
@@ -242,7 +242,8 @@ pub fn slow_file(steps: i64) -> Vec<u8> {
         floats(name, &[1, 4 * HIDDEN, columns], values.collect())
     };
     let shape = integers("shape", &[steps, 1, 1]);
-    file(nodes, vec![weights("w", 1), weights("r", HIDDEN), shape])
+    let weights = vec![weights("w", 1), weights("r", HIDDEN), shape];
+    graph_file(nodes, weights, &[("x", FLOAT, axes)], ("y", FLOAT, None))
 }
 
 /// Adds a graph to a repository.
