@@ -141,6 +141,11 @@ fn limits_of_graphs_are_kept() {
         let what = if index == 0 { "bytes" } else { "nodes" };
         assert!(refused.error().contains(what), "{refused:?}");
     }
+    // Strings are refused for what they are.
+    let mut strings = ones(&[5]);
+    strings["inputs"][0]["datatype"] = json!("BYTES");
+    strings["inputs"][0]["data"] = json!(vec![""; 5]);
+    assert_eq!(running.infer("model0", &strings).status, 400);
     // Each gives back its share.
     for _ in 0..3 {
         let answer = running.infer("roomy", &ones(&[4]));

@@ -149,9 +149,7 @@ struct Inputs(Vec<(String, network::Tensor)>);
 impl Inputs {
     fn of(tensors: Vec<Tensor>) -> Result<Inputs, InferError> {
         let inputs = tensors.into_iter().map(|input| {
-            let data = to_graph(input.data).ok_or_else(|| {
-                InferError::invalid(format!("input {:?} has the datatype BYTES", input.name))
-            })?;
+            let data = to_graph(input.data).ok_or_else(|| no_strings(&input.name))?;
             Ok((input.name, network::Tensor::new(&input.shape, data)?))
         });
         Ok(Inputs(inputs.collect::<Result<_, InferError>>()?))
@@ -217,6 +215,10 @@ async fn on_thread<T: Send + 'static>(
     done.map_err(|why| InferError::new(ErrorKind::Internal, why))?
 }
 
+fn no_strings(input: &str) -> InferError {
+    InferError::invalid(format!("input {input:?} has the datatype BYTES"))
+}
+
 fn ended(_: AcquireError) -> InferError {
     InferError::new(ErrorKind::Unavailable, "the model is being unloaded")
 }
@@ -244,6 +246,9 @@ impl GraphNetwork {
     pub async fn run(&self, request: &InferRequest, call: &Call) -> Result<Answer, InferError> {
         for given in &request.inputs {
             self.check_shape(given)?;
+            if matches!(given.data, Data::Bytes(_)) {
+                return Err(no_strings(&given.name));
+            }
         }
         let needs = Needs {
             client: call.client,

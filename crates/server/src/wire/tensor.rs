@@ -77,11 +77,14 @@ macro_rules! datatypes {
                 }
             }
 
-            /// Bytes of all elements.
+            /// Bytes of all elements in memory.
             pub fn bytes(&self) -> usize {
                 match self {
                     $(Data::$variant(values) => size_of_val(values.as_slice()),)*
-                    Data::Bytes(values) => values.iter().map(Bytes::len).sum(),
+                    Data::Bytes(values) => {
+                        let strings = values.iter().map(Bytes::len).sum::<usize>();
+                        size_of_val(values.as_slice()) + strings
+                    }
                 }
             }
 
@@ -369,6 +372,13 @@ mod tests {
                 Some(data.datatype())
             );
         }
+    }
+
+    #[test]
+    fn empty_strings_take_memory_too() {
+        let pointer_and_length = 2 * size_of::<usize>();
+        let empty = Data::Bytes(vec![Bytes::new(); 1000]);
+        assert!(empty.bytes() >= 1000 * pointer_and_length);
     }
 
     #[test]
