@@ -245,7 +245,6 @@ impl GraphNetwork {
     /// It exceeds a limit; its deadline passes; tensors that do not fit.
     pub async fn run(&self, request: &InferRequest, call: &Call) -> Result<Answer, InferError> {
         for given in &request.inputs {
-            self.check_shape(given)?;
             if matches!(given.data, Data::Bytes(_)) {
                 return Err(no_strings(&given.name));
             }
@@ -304,28 +303,6 @@ impl GraphNetwork {
             }
             // The plans that are kept are for other values.
             plan = Some(planned().await?);
-        }
-    }
-
-    /// Refuses a tensor of another shape than the file says, if it says one.
-    fn check_shape(&self, given: &Tensor) -> Result<(), InferError> {
-        let port = self
-            .interface
-            .inputs
-            .iter()
-            .find(|port| port.name == given.name);
-        let Some(port) = port.filter(|port| !port.shape.is_empty()) else {
-            return Ok(());
-        };
-        let fits = |(axis, size): (&i64, &usize)| *axis < 0 || usize::try_from(*axis) == Ok(*size);
-        let is_same =
-            port.shape.len() == given.shape.len() && port.shape.iter().zip(&given.shape).all(fits);
-        match is_same {
-            true => Ok(()),
-            false => Err(InferError::invalid(format!(
-                "input {:?} has the shape {:?}; expected: {:?}",
-                given.name, given.shape, port.shape
-            ))),
         }
     }
 }
