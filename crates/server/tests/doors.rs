@@ -1,10 +1,13 @@
 //! Addresses, TLS, tokens, and the reach of requests.
 
 mod common;
+#[path = "common/onnx.rs"]
+mod onnx;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cellstream_server::{Server, ServerError, ServerOptions, TlsFiles};
 use common::{FEATURES, Running, request};
@@ -197,7 +200,7 @@ fn requests_cancelled_at_once_do_not_end_their_connection() {
     for address in [running.server.http_address(), running.server.grpc_address()] {
         let mut stream = TcpStream::connect(address).expect("connects");
         stream
-            .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+            .set_read_timeout(Some(Duration::from_secs(20)))
             .expect("set");
         let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         sent.extend(frame(SETTINGS, 0, 0, &[]));
@@ -245,4 +248,48 @@ fn pages_of_other_origins_are_let_in_if_the_server_names_them() {
     let running = Running::with(&options, |_| {});
     assert_eq!(preflight(&running, page).expect("let in"), page);
     assert_eq!(preflight(&running, "https://other.example"), None);
+}
+
+/// A compressed answer is computed in parts, as the client takes them.
+#[test]
+fn a_client_that_stops_reading_loses_its_connection() {
+    let options = ServerOptions {
+        connections: 1,
+        idle_time: Duration::from_millis(200),
+        ..common::options()
+    };
+    let running = Running::with(&options, |folder| {
+        let copy = onnx::node("Identity", &["x"], &["y"], &[]);
+        onnx::save(folder, "copy", &onnx::file(vec![copy], Vec::new()), "");
+    });
+    let mut values = vec![0; 24 << 20];
+    fastrand::Rng::with_seed(1).fill(&mut values);
+    let json = json!({
+        "inputs": [{
+            "name": "x", "shape": [values.len() / 4], "datatype": "FP32",
+            "parameters": { "binary_data_size": values.len() },
+        }],
+        "parameters": { "binary_data_output": true },
+    });
+    let json = json.to_string();
+    let head = format!(
+        "POST /v2/models/copy/infer HTTP/1.1\r\nhost: x\r\naccept-encoding: gzip\r\n\
+         content-length: {}\r\ninference-header-content-length: {}\r\n\r\n{json}",
+        json.len() + values.len(),
+        json.len()
+    );
+    let mut stream = TcpStream::connect(running.server.http_address()).expect("connects");
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream.write_all(&values).expect("sent");
+    let mut answer = vec![0; 15];
+    stream.read_exact(&mut answer).expect("the head");
+    assert_eq!(answer, b"HTTP/1.1 200 OK");
+    // There is room for one connection: another one is let in when the first has ended.
+    let end = Instant::now() + Duration::from_secs(60);
+    while common::agent().get(running.url("/v2")).call().is_err() {
+        assert!(Instant::now() < end, "it is still open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = stream.read_to_end(&mut answer);
+    assert!(!answer.ends_with(b"0\r\n\r\n"), "no whole answer");
 }

@@ -4,8 +4,9 @@
 //! accepted ──bytes, head time──► request ──answered──► idle ──bytes──► head of the next request
 //! ```
 //!
-//! A head that has begun must be complete after the head time, an idle connection of HTTP/1 ends
-//! after the idle time. HTTP/2 tests idle connections itself, once it has had a request.
+//! A head that has begun must be complete after the head time. An idle connection of HTTP/1 ends
+//! after the idle time, and so does one whose client takes nothing of an answer. HTTP/2 tests idle
+//! connections itself, once it has had a request.
 
 use std::io;
 use std::pin::Pin;
@@ -40,8 +41,15 @@ enum Phase {
 /// See the [module](self). Clones are of the same connection.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    phase: Arc<Mutex<Phase>>,
+    state: Arc<Mutex<State>>,
     times: ConnectionTimes,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// Since when the client takes nothing.
+    blocked: Option<Instant>,
 }
 
 /// The end of a wait.
@@ -56,17 +64,21 @@ impl Clock {
     /// Of a connection that has just been accepted.
     pub fn new(times: ConnectionTimes) -> Clock {
         Clock {
-            phase: Arc::new(Mutex::new(Phase::Head(Instant::now()))),
+            state: Arc::new(Mutex::new(State {
+                phase: Phase::Head(Instant::now()),
+                blocked: None,
+            })),
             times,
         }
     }
 
     /// When the connection ends if nothing happens; `None`: never.
     pub fn deadline(&self) -> Option<Deadline> {
-        let (since, time, is_idle) = match *self.phase() {
+        let state = self.state();
+        let (since, time, is_idle) = match state.phase {
             Phase::Head(since) => (since, self.times.head, false),
             Phase::Idle(since) => (since, self.times.idle, true),
-            Phase::Answer | Phase::Many => return None,
+            Phase::Answer | Phase::Many => (state.blocked?, self.times.idle, false),
         };
         let at = since.checked_add(time)?;
         Some(Deadline { at, is_idle })
@@ -74,7 +86,7 @@ impl Clock {
 
     /// A request has come. Dropping the result tells that it is answered.
     pub fn request(&self, is_one_of_many: bool) -> Answering {
-        *self.phase() = if is_one_of_many {
+        self.state().phase = if is_one_of_many {
             Phase::Many
         } else {
             Phase::Answer
@@ -83,21 +95,27 @@ impl Clock {
     }
 
     fn read(&self) {
-        let mut phase = self.phase();
-        if matches!(*phase, Phase::Idle(_)) {
-            *phase = Phase::Head(Instant::now());
+        let mut state = self.state();
+        if matches!(state.phase, Phase::Idle(_)) {
+            state.phase = Phase::Head(Instant::now());
         }
     }
 
-    /// The end of an answer may be on its way for long.
-    fn wrote(&self) {
-        if let Phase::Idle(since) = &mut *self.phase() {
+    fn wrote<T>(&self, wrote: &Poll<T>) {
+        let mut state = self.state();
+        if wrote.is_pending() {
+            state.blocked.get_or_insert_with(Instant::now);
+            return;
+        }
+        state.blocked = None;
+        // The end of an answer may be on its way for long.
+        if let Phase::Idle(since) = &mut state.phase {
             *since = Instant::now();
         }
     }
 
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,9 +124,9 @@ pub struct Answering(Clock);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        let mut phase = self.0.phase();
-        if *phase == Phase::Answer {
-            *phase = Phase::Idle(Instant::now());
+        let mut state = self.0.state();
+        if state.phase == Phase::Answer {
+            state.phase = Phase::Idle(Instant::now());
         }
     }
 }
@@ -141,9 +159,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Clocked<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if wrote.is_ready() {
-            self.clock.wrote();
-        }
+        self.clock.wrote(&wrote);
         wrote
     }
 
@@ -165,9 +181,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Clocked<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        if wrote.is_ready() {
-            self.clock.wrote();
-        }
+        self.clock.wrote(&wrote);
         wrote
     }
 }
@@ -181,10 +195,12 @@ mod tests {
         idle: Duration::from_secs(9),
     };
 
+    /// Whether a wait is idle, and its time, which has just begun.
     fn ends(clock: &Clock) -> Option<(bool, Duration)> {
         let Deadline { at, is_idle } = clock.deadline()?;
-        let time = if is_idle { TIMES.idle } else { TIMES.head };
-        assert!(at <= Instant::now() + time);
+        let left = at.saturating_duration_since(Instant::now());
+        let mut times = [TIMES.head, TIMES.idle].into_iter();
+        let time = times.find(|time| *time >= left).expect("one of the times");
         Some((is_idle, time))
     }
 
@@ -210,5 +226,20 @@ mod tests {
         drop(clock.request(true));
         clock.read();
         assert_eq!(ends(&clock), None);
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_has_the_time_of_an_idle_one() {
+        for is_one_of_many in [false, true] {
+            let clock = Clock::new(TIMES);
+            let _answering = clock.request(is_one_of_many);
+            clock.wrote::<()>(&Poll::Pending);
+            let first = clock.deadline();
+            assert_eq!(ends(&clock), Some((false, TIMES.idle)));
+            clock.wrote::<()>(&Poll::Pending);
+            assert_eq!(clock.deadline(), first, "a further try gives no more time");
+            clock.wrote(&Poll::Ready(()));
+            assert_eq!(ends(&clock), None);
+        }
     }
 }
