@@ -25,6 +25,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use super::admission::{Admission, Admissions, Admitted, Needs};
+use super::planners::Planners;
 use super::{Answer, Call, Interface, Network, Port, Prepared, plan_file};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
@@ -36,8 +37,7 @@ const LARGE_BYTES: usize = 16 << 20;
 /// What all graphs of a server share.
 pub struct GraphHost {
     threads: NetworkThreads,
-    /// One permit for each plan that is made at a time.
-    planners: Arc<Semaphore>,
+    planners: Arc<Planners>,
     admission: Arc<Admission>,
 }
 
@@ -48,7 +48,7 @@ impl GraphHost {
         GraphHost {
             threads: NetworkThreads::new(None),
             // The other half is for the threads that run.
-            planners: Arc::new(Semaphore::new((cores / 2).max(1))),
+            planners: Arc::new(Planners::new((cores / 2).max(1))),
             admission: Admission::new(limits, LimitOf::Engine),
         }
     }
@@ -78,7 +78,7 @@ pub struct GraphNetwork {
     /// Those of each request.
     nodes: usize,
     admissions: Admissions,
-    planners: Arc<Semaphore>,
+    planners: Arc<Planners>,
     /// One permit: of the request that runs.
     turn: Arc<Semaphore>,
 }
@@ -164,13 +164,13 @@ impl Inputs {
 }
 
 /// What a thread needs for a part of a request. It holds the request's share of the limits and its
-/// permit until that is done, also if nobody waits for it any more.
+/// permits until that is done, also if nobody waits for it any more.
 struct Job {
     graph: Arc<network::Network>,
     inputs: Vec<Tensor>,
     options: RunOptions,
     _admitted: Arc<[Admitted; 2]>,
-    _permit: OwnedSemaphorePermit,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 /// The outputs of a run and its time.
@@ -265,18 +265,18 @@ impl GraphNetwork {
         admitted: &Arc<[Admitted; 2]>,
     ) -> Result<Answer, InferError> {
         let submitted = Instant::now();
-        let job = |permit| Job {
+        let job = |permits| Job {
             graph: Arc::clone(&self.graph),
             inputs: request.inputs.clone(),
             options: RunOptions {
                 caller: Caller(call.client.0),
             },
             _admitted: Arc::clone(admitted),
-            _permit: permit,
+            _permits: permits,
         };
         let planned = async || {
-            let planner = Arc::clone(&self.planners).acquire_owned().await;
-            let job = job(planner.map_err(ended)?);
+            let permits = self.planners.permits(call.client).await;
+            let job = job(permits.map_err(ended)?.into());
             on_thread(move || job.prepare()).await
         };
         let shapes = request.inputs.iter();
@@ -289,7 +289,7 @@ impl GraphNetwork {
         }
         loop {
             let turn = Arc::clone(&self.turn).acquire_owned().await;
-            let job = job(turn.map_err(ended)?);
+            let job = job(vec![turn.map_err(ended)?]);
             let ran = on_thread(move || job.run(plan)).await?;
             if let Some((mut outputs, computing)) = ran {
                 outputs.retain(|output| request.wants(&output.name));

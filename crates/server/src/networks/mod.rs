@@ -2,6 +2,7 @@
 
 mod admission;
 mod graph;
+mod planners;
 mod seq2seq;
 mod stack;
 mod symbols;
