@@ -358,13 +358,7 @@ fn health_and_reflection_are_those_of_grpc() {
     use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
     let running = Running::new();
-    let address = format!("http://{}", running.server.grpc_address());
-    let channel = tonic::transport::Channel::from_shared(address).expect("an address");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        let channel = channel.connect().await.expect("connects");
+    common::with_channel(running.server.grpc_address(), async |channel| {
         let mut health = HealthClient::new(channel.clone());
         let asked = |service: &str| HealthCheckRequest {
             service: service.into(),

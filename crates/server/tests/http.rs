@@ -475,10 +475,7 @@ fn metadata_configuration_statistics_and_health_are_told() {
         .expect("an answer")
         .status();
     assert_eq!(metrics.as_u16(), 405, "only GET");
-    let text = ureq::get(running.url("/metrics"))
-        .call()
-        .expect("an answer");
-    let text = text.into_body().read_to_string().expect("text");
+    let text = running.text("/metrics");
     // Those that `docs/deploy.md` names, beside the count of answers.
     for line in [
         "cellstream_request_seconds_count{model=\"lstm\",version=\"1\"} 1",
@@ -534,11 +531,8 @@ fn an_overloaded_model_says_when_to_try_again() {
         let first: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
-                    let config = ureq::Agent::config_builder()
-                        .http_status_as_error(false)
-                        .build();
-                    let agent: ureq::Agent = config.into();
-                    agent.post(&path).send(&long).expect("an answer")
+                    let sent = common::agent().post(&path).send(&long);
+                    sent.expect("an answer")
                 })
             })
             .collect();

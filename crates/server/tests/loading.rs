@@ -10,10 +10,9 @@ use cellstream_protocol::{
     ServerReadyRequest,
 };
 use cellstream_server::{Server, ServerOptions};
-use common::{FEATURES, GrpcClient, Running, request};
+use common::{FEATURES, Running, request};
 use serde_json::{Value, json};
 use tonic::Code;
-use tonic::transport::Channel;
 
 /// A port that nobody has.
 fn free() -> std::net::SocketAddr {
@@ -40,10 +39,7 @@ fn a_model_that_is_being_loaded_is_unavailable_and_not_unknown() {
     let (http, grpc) = (options.http, options.grpc);
     let path = folder.path().to_owned();
     let starting = std::thread::spawn(move || Server::start(path, &options).expect("starts"));
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .build();
-    let agent: ureq::Agent = config.into();
+    let agent = common::agent();
     let end = Instant::now() + Duration::from_secs(60);
     let ask = |method: &str, path: &str| {
         let url = format!("http://{http}{path}");
@@ -93,12 +89,7 @@ fn a_model_that_is_being_loaded_is_unavailable_and_not_unknown() {
     let index: Value = serde_json::from_str(&index.expect("text")).expect("JSON");
     let slow = json!({ "name": "slow", "version": "", "state": "LOADING", "reason": "loading" });
     assert!(index.as_array().expect("a list").contains(&slow), "{index}");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
-        let channel = Channel::from_shared(format!("http://{grpc}")).expect("an address");
-        let mut client = GrpcClient::new(channel.connect().await.expect("connects"));
+    common::with_grpc_at(grpc, async |mut client| {
         let live = client.server_live(ServerLiveRequest {}).await;
         assert!(live.expect("an answer").into_inner().live);
         let ready = client.server_ready(ServerReadyRequest {}).await;
@@ -135,13 +126,6 @@ fn break_model(folder: &Path, name: &str) {
     std::fs::write(file, "no model").expect("written");
 }
 
-fn metrics(running: &Running) -> String {
-    let answer = ureq::get(running.url("/metrics"))
-        .call()
-        .expect("an answer");
-    answer.into_body().read_to_string().expect("text")
-}
-
 #[test]
 fn a_failed_model_is_shown_and_a_strict_server_is_not_ready() {
     for strict in [false, true] {
@@ -165,7 +149,7 @@ fn a_failed_model_is_shown_and_a_strict_server_is_not_ready() {
         let failed = running.get("/status").json["failed_models"].clone();
         assert_eq!(failed[0]["name"], "broken");
         assert_ne!(failed[0]["reason"], "");
-        assert!(metrics(&running).contains(of_model));
+        assert!(running.text("/metrics").contains(of_model));
         let load = |name: &str| {
             let path = format!("/v2/repository/models/{name}/load");
             running.post(&path, &json!({})).status
@@ -175,7 +159,7 @@ fn a_failed_model_is_shown_and_a_strict_server_is_not_ready() {
 
         common::save(running.folder.path(), "broken", 1, &common::lstm(2));
         assert_eq!((load("broken"), ready()), (200, 200));
-        assert!(!metrics(&running).contains("failed_loads{"));
+        assert!(!running.text("/metrics").contains("failed_loads{"));
         // A load that fails leaves the version before it: no model is missing.
         break_model(running.folder.path(), "broken");
         assert_eq!((load("broken"), ready()), (400, 200));
@@ -185,7 +169,7 @@ fn a_failed_model_is_shown_and_a_strict_server_is_not_ready() {
         );
         let failed = running.get("/status").json["failed_models"].clone();
         assert_eq!(failed[0]["is_served"], true);
-        assert!(metrics(&running).contains(of_model));
+        assert!(running.text("/metrics").contains(of_model));
     }
 }
 

@@ -35,13 +35,17 @@ pub fn with_grpc_at<F: Future<Output = ()>>(
     address: SocketAddr,
     test: impl FnOnce(GrpcClient) -> F,
 ) {
+    with_channel(address, |channel| test(GrpcClient::new(channel)));
+}
+
+/// The same with a connection.
+pub fn with_channel<F: Future<Output = ()>>(address: SocketAddr, test: impl FnOnce(Channel) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.expect("a runtime").block_on(async {
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
-        let channel = channel.connect().await.expect("connects");
-        test(GrpcClient::new(channel)).await;
+        test(channel.connect().await.expect("connects")).await;
     });
 }
 
