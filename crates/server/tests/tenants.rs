@@ -10,10 +10,15 @@ use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_request::InferInputTensor;
 use cellstream_protocol::{InferParameter, ModelInferRequest, ModelInferResponse};
 use cellstream_server::ServerOptions;
-use common::{Answer, FEATURES, HIDDEN, Running, expected, output, part, steps, with_grpc};
+use common::{
+    Answer, FEATURES, HIDDEN, Running, expected, output, part, steps, with_channel, with_grpc,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::{Code, Request};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 const TOKENS: &str = "operator\none lstm\ntwo lstm\nother both\n";
 
@@ -249,6 +254,37 @@ fn tenants_are_apart_over_grpc_too() {
         let answer = client.model_infer(asked).await.expect("an answer");
         let alone = expected(&common::lstm(1), &first[..2 * FEATURES]).y;
         assert_eq!(floats(answer.get_ref()), alone[HIDDEN..]);
+    });
+}
+
+/// The health of the server needs no token, that of a model does.
+#[test]
+fn health_tells_no_other_models() {
+    let (running, _files) = running("");
+    with_channel(running.server.grpc_address(), async |channel| {
+        let mut health = HealthClient::new(channel);
+        let asked = |service: &str| HealthCheckRequest {
+            service: service.into(),
+        };
+        let server = health.check(asked("")).await.expect("no token");
+        assert_eq!(server.get_ref().status(), ServingStatus::Serving);
+        let own = health.check(with_token(asked("lstm"), "one")).await;
+        let own = own.expect("its own").into_inner();
+        assert_eq!(own.status(), ServingStatus::Serving);
+        let mut refused = async |name: &str, token: Option<&str>| {
+            let asked = match token {
+                Some(token) => with_token(asked(name), token),
+                None => Request::new(asked(name)),
+            };
+            let refused = health.check(asked).await.expect_err("not told");
+            (refused.code(), refused.message().replace(name, "NAME"))
+        };
+        let unknown = refused("none", Some("one")).await;
+        assert_eq!(unknown.0, Code::NotFound);
+        assert_eq!(refused("both", Some("one")).await, unknown);
+        assert_eq!(refused("lstm", None).await, unknown);
+        let watch = health.watch(asked("lstm")).await.expect_err("no token");
+        assert_eq!(watch.code(), Code::Unauthenticated);
     });
 }
 
