@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::models::{FailedModel, LoadedModel, Models};
 use crate::networks::{Answer, Call, Network};
 use crate::sequences::SequenceKey;
-use crate::statistics::RequestTimes;
+use crate::statistics::{RequestTimes, Unanswered};
 use crate::wire::{InferRequest, InferResponse, Tensor};
 
 /// The name and the extensions of the protocol that the server has.
@@ -52,15 +52,6 @@ pub struct Target<'a> {
     pub reading: Duration,
     /// The deadline of the transport.
     pub deadline: Option<Instant>,
-}
-
-/// Counts a request as unanswered.
-struct Unanswered<'a>(&'a AtomicU64);
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
 }
 
 impl Service {
@@ -134,8 +125,7 @@ impl Service {
         request: &InferRequest,
         parts: Option<UnboundedSender<Tensor>>,
     ) -> Result<InferResponse, InferError> {
-        self.unanswered.fetch_add(1, Ordering::AcqRel);
-        let _unanswered = Unanswered(&self.unanswered);
+        let _unanswered = Unanswered::of(&self.unanswered);
         let sequence = request.options.sequence.as_ref();
         let key = sequence.map(|step| SequenceKey {
             tenant: target.client.tenant,

@@ -28,9 +28,17 @@ pub struct Statistics {
 /// A request without an answer; dropped when it has one.
 pub struct Unanswered<'a>(&'a AtomicU64);
 
+impl<'a> Unanswered<'a> {
+    /// One more of this number.
+    pub fn of(count: &'a AtomicU64) -> Unanswered<'a> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Unanswered(count)
+    }
+}
+
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -68,8 +76,7 @@ pub struct RequestTimes {
 impl Statistics {
     /// A request has come.
     pub fn begun(&self) -> Unanswered<'_> {
-        self.unanswered.fetch_add(1, Ordering::Relaxed);
-        Unanswered(&self.unanswered)
+        Unanswered::of(&self.unanswered)
     }
 
     /// Requests without an answer.
