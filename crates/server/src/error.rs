@@ -68,7 +68,7 @@ kinds! {
     Overloaded, "overloaded", 429, ResourceExhausted,
         "overloaded: `Retry-After`, `retry-after-ms`, or `grpc-retry-pushback-ms` say when to try \
          again";
-    Cancelled, "cancelled", 499, Cancelled, "the client has gone: seen in metrics and logs alone";
+    Cancelled, "cancelled", 499, Cancelled, "the client has gone: seen in metrics alone";
     Internal, "internal", 500, Internal, "a defect of the server or of a model; its log tells more";
     Unsupported, "unsupported", 501, Unimplemented,
         "a part of the protocol that is not there: shared memory, classification, traces, settings \

@@ -54,6 +54,23 @@ pub struct Target<'a> {
     pub deadline: Option<Instant>,
 }
 
+/// A request that runs. If it is dropped without an answer, its client has gone.
+struct Running<'a> {
+    service: &'a Service,
+    model: &'a LoadedModel,
+    received: Instant,
+    is_answered: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let error = InferError::new(ErrorKind::Cancelled, "the client has gone");
+            self.service.failed(self.model, &error, self.received);
+        }
+    }
+}
+
 impl Service {
     /// `is_strict`: not ready while a model of the repository is missing because its load failed.
     pub fn new(models: Arc<Models>, bodies: Bodies, is_strict: bool) -> Service {
@@ -151,8 +168,15 @@ impl Service {
             error = Empty,
         );
         let _unanswered_of_model = model.statistics.begun();
+        let mut running = Running {
+            service: self,
+            model: &model,
+            received: target.received,
+            is_answered: false,
+        };
         let ran = self.run(target, &model, request, parts);
         let ran = ran.instrument(span.clone()).await;
+        running.is_answered = true;
         let whole = target.received.elapsed();
         match ran {
             Ok(answer) => {
@@ -178,11 +202,15 @@ impl Service {
                 if error.kind == ErrorKind::Overloaded {
                     error.retry_after = Some(model.statistics.retry_after());
                 }
-                model.statistics.failed(error.kind, whole);
-                self.metrics.failed(&model, &error);
+                self.failed(&model, &error, target.received);
                 Err(error)
             }
         }
+    }
+
+    fn failed(&self, model: &LoadedModel, error: &InferError, received: Instant) {
+        model.statistics.failed(error.kind, received.elapsed());
+        self.metrics.failed(model, error);
     }
 
     async fn run(

@@ -593,6 +593,11 @@ fn a_client_that_goes_away_frees_its_request() {
     wait_for(1);
     drop(stream);
     wait_for(0);
+    let cancelled = "failed_requests_total{model=\"lstm\",version=\"1\",reason=\"cancelled\"} 1";
+    let end = Instant::now() + Duration::from_secs(20);
+    while !running.text("/metrics").contains(cancelled) {
+        assert!(Instant::now() < end, "it is not counted");
+    }
     let stats = running.get("/v2/models/lstm/stats").json;
     let success = &stats["model_stats"][0]["inference_stats"]["success"]["count"];
     assert_eq!(success, 0, "it was cancelled, not computed");
