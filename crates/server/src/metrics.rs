@@ -34,8 +34,8 @@ struct FailureLabels {
 /// Metrics by their labels. Clones share them.
 type ByLabels<L, M> = Arc<RwLock<BTreeMap<L, M>>>;
 
-/// Counts of requests.
-#[derive(Default)]
+/// Counts of requests. Clones share them.
+#[derive(Clone, Default)]
 pub struct Metrics {
     latency: ByLabels<ModelLabels, Histogram>,
     failures: ByLabels<FailureLabels, Counter>,
@@ -71,7 +71,8 @@ impl Metrics {
         self.count(model, version, error);
     }
 
-    /// A request had an error before its model was found. Names that clients invent are no labels.
+    /// A request had an error before it was read and its model found. Names that clients invent are
+    /// no labels.
     pub fn refused(&self, error: &InferError) {
         self.count(String::new(), String::new(), error);
     }

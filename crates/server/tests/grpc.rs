@@ -348,6 +348,31 @@ fn the_repository_and_the_models_are_told() {
 }
 
 #[test]
+fn requests_that_cannot_be_read_are_counted() {
+    let running = Running::new();
+    running.post_bytes("/v2/models/lstm/infer", &[], b"{");
+    with_grpc(&running, async |mut client| {
+        let mut wrong = request(&[0.5; FEATURES]);
+        wrong.inputs[0].datatype = "FP31".into();
+        client
+            .model_infer(wrong.clone())
+            .await
+            .expect_err("refused");
+        let stream = client.model_stream_infer(tokio_stream::iter([wrong])).await;
+        let mut stream = stream.expect("a stream").into_inner();
+        let answer = stream
+            .message()
+            .await
+            .expect("a message")
+            .expect("an answer");
+        assert_ne!(answer.error_message, "");
+    });
+    let text = running.text("/metrics");
+    let three = "failed_requests_total{model=\"\",version=\"\",reason=\"invalid\"} 3";
+    assert!(text.contains(three), "{text}");
+}
+
+#[test]
 fn health_and_reflection_are_those_of_grpc() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_check_response::ServingStatus;

@@ -317,7 +317,10 @@ fn a_token_sees_its_models_alone() {
         assert_eq!(names(&of("other")), [false, true, false], "{path}");
     }
     let of_all = "cellstream_failed_requests_total{model=\"\"";
-    assert!(get(&running, "operator", "/metrics").contains(of_all));
+    assert_eq!(running.get("/v2/models/lstm").status, 401);
+    let metrics = get(&running, "operator", "/metrics");
+    let unknown = format!("{of_all},version=\"\",reason=\"unauthenticated\"}} 1");
+    assert!(metrics.contains(&unknown), "{metrics}");
     let metrics = get(&running, "one", "/metrics");
     assert!(!metrics.contains(of_all), "{metrics}");
     assert!(

@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::Peer;
 use crate::error::{ErrorKind, InferError};
+use crate::metrics::Metrics;
 use crate::refusal::last_refusal;
 
 /// The one who sends a request.
@@ -252,7 +253,7 @@ const OPEN: [&str; 6] = [
 
 /// Middleware: finds the [`Client`] of a request, or refuses it.
 pub async fn authenticate(
-    State(tokens): State<Arc<Tokens>>,
+    State((tokens, metrics)): State<(Arc<Tokens>, Metrics)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -270,6 +271,7 @@ pub async fn authenticate(
             request.extensions_mut().insert(client);
         }
         Err(error) if !OPEN.contains(&request.uri().path()) => {
+            metrics.refused(&error);
             return last_refusal(request.headers(), &error);
         }
         Err(_) => {}

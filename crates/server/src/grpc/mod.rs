@@ -28,6 +28,7 @@ use crate::service::Service;
 pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, may_load: bool) -> Router {
     let bodies = Arc::clone(&service.bodies);
     let most_bytes = bodies.limits.bytes;
+    let tokens = (tokens, service.metrics.clone());
     let probed = Arc::clone(&service);
     let methods = service::Methods { service, may_load };
     let server = GrpcInferenceServiceServer::new(methods)

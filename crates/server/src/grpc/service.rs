@@ -87,8 +87,9 @@ impl GrpcInferenceService for Methods {
         let client = client(&asked)?;
         let deadline = convert::deadline(asked.metadata(), Instant::now());
         let infer = async {
-            let deadline = deadline?;
-            let asked = Asked::read(asked.into_inner(), client, deadline)?;
+            let asked =
+                deadline.and_then(|deadline| Asked::read(asked.into_inner(), client, deadline));
+            let asked = asked.inspect_err(|error| self.service.metrics.refused(error))?;
             let target = asked.target();
             let response = self.service.infer(&target, &asked.request, None).await?;
             Ok(convert::response(response, false))

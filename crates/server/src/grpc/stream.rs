@@ -167,7 +167,10 @@ async fn answer(
     let id = message.id.clone();
     let asked = match Asked::read(message, client, deadline) {
         Ok(asked) => asked,
-        Err(error) => return sender.error(id, &error),
+        Err(error) => {
+            service.metrics.refused(&error);
+            return sender.error(id, &error);
+        }
     };
     let (target, request) = (asked.target(), &asked.request);
     let model = service.model(&asked.model, &asked.version);

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
 
-use super::body::{self, JSON_LENGTH};
+use super::body::{self, JSON_LENGTH, Read};
 use super::path::ModelPath;
 use super::routes::App;
 use crate::doors::{Bodies, Client};
@@ -40,13 +40,14 @@ pub async fn infer(
     }
 }
 
-async fn answer(
+/// A request, and the model that it is for.
+fn decoded<'a>(
     app: &App,
-    path: &ModelPath,
+    path: &'a ModelPath,
     client: &Client,
     headers: &HeaderMap,
-    bytes: Bytes,
-) -> Result<Response, InferError> {
+    bytes: &Bytes,
+) -> Result<(Read, Target<'a>), InferError> {
     client.check(&path.model)?;
     // Known ones have been taken off by now.
     if let Some(encoding) = headers
@@ -62,11 +63,10 @@ async fn answer(
     let read = match json_length {
         Some(0) => {
             let model = app.service.model(&path.model, &path.version)?;
-            body::read_single(&bytes, model.network.interface())?
+            body::read_single(bytes, model.network.interface())?
         }
-        length => body::read(&bytes, length)?,
+        length => body::read(bytes, length)?,
     };
-    drop(bytes);
     let target = Target {
         model: &path.model,
         version: &path.version,
@@ -75,6 +75,19 @@ async fn answer(
         reading: received.elapsed(),
         deadline: None,
     };
+    Ok((read, target))
+}
+
+async fn answer(
+    app: &App,
+    path: &ModelPath,
+    client: &Client,
+    headers: &HeaderMap,
+    bytes: Bytes,
+) -> Result<Response, InferError> {
+    let decoded = decoded(app, path, client, headers, &bytes);
+    drop(bytes);
+    let (read, target) = decoded.inspect_err(|error| app.service.metrics.refused(error))?;
     let response = app.service.infer(&target, &read.request, None).await?;
     let written = read.write(&response);
     let written = written.map_err(|why| InferError::new(ErrorKind::Internal, why))?;

@@ -52,6 +52,7 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         .route("/infer", post(infer));
     let cors = cross_origin(&options.origins);
     let most = service.bodies.limits.bytes;
+    let tokens = (tokens, service.metrics.clone());
     let app = App { service, options };
     Router::new()
         .route("/", get(page::page))
