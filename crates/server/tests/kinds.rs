@@ -291,6 +291,13 @@ fn checkpoints_of_pytorch_are_served() {
     let server = |path: &Path| cellstream_server::Server::start(path, &options);
     let started = server(&fixtures.join("training.pt")).expect("starts");
     assert_eq!(started.models().len(), 1, "{:?}", started.failures());
+    let graph =
+        fixtures.join("../../../crates/network/tests/cases/02_keras_exports_LSTM_last.onnx");
+    let failures = server(&graph).expect("starts").failures();
+    assert!(
+        failures[0].why.contains("safetensors.prefix"),
+        "{failures:?}"
+    );
     let refused = server(&fixtures).map(drop).unwrap_err().to_string();
     assert!(
         refused.contains("prefix") && refused.contains("config.toml"),

@@ -335,7 +335,7 @@ fn check_entries(kind: Kind, config: &ModelConfig) -> Result<(), String> {
     };
     match config.given.iter().find(|entry| !has(entry)) {
         Some(entry) => Err(format!(
-            "config.toml: {entry:?} has no effect for a model of the kind {}; leave it out",
+            "its configuration: {entry:?} has no effect for a model of the kind {}; leave it out",
             kind.name()
         )),
         None => Ok(()),

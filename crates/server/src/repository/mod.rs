@@ -133,6 +133,9 @@ impl Repository {
             Repository::File(path, prefix) => {
                 let mut config = ModelConfig::default();
                 config.safetensors.prefix.clone_from(prefix);
+                // Kinds without prefixes refuse it.
+                let given = prefix.iter().map(|_| "safetensors.prefix".to_owned());
+                config.given.extend(given);
                 return Ok(Some(Entry {
                     config,
                     versions: BTreeMap::from([(1, path.clone())]),
