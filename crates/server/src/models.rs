@@ -156,7 +156,12 @@ impl Models {
     /// There is no such model in the repository, or it cannot be loaded; what was loaded stays.
     pub fn load(&self, name: &str) -> Result<(), InferError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = self.load_versions(name);
+        let loaded = self.load_versions(name).map_err(|error| {
+            tracing::error!(model = name, "the model cannot be loaded: {error}");
+            // Clients do not learn paths.
+            let message = self.repository.without_paths(&error.message);
+            InferError { message, ..error }
+        });
         let mut all = self.write();
         if let Some(versions) = all.get_mut(name) {
             versions.is_loading = false;
@@ -172,10 +177,6 @@ impl Models {
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(model = name, "the model cannot be loaded: {error}");
-                // Clients do not learn paths.
-                let message = self.repository.without_paths(&error.message);
-                let error = InferError { message, ..error };
                 let is_gone = error.kind == ErrorKind::NotFound;
                 let versions = all.entry(name.to_owned()).or_default();
                 if !is_gone {

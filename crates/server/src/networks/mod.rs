@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::model::{
-    FileKind, LoadError, Matrix, Model, Precision, SafetensorsOptions, Tensors,
-};
+use cellstream::model::{FileKind, Matrix, Model, Precision, SafetensorsOptions, Tensors};
 use cellstream_serve::cell_graph::{Cells, Graph};
 use cellstream_serve::engine::{self, Request, Response, SubmitError};
 use cellstream_serve::scheduler::{ClientId, Reason, Refused, Timing};
@@ -172,7 +170,8 @@ impl Network {
         name: &str,
         graphs: &GraphHost,
     ) -> Result<Prepared, String> {
-        let is_onnx = FileKind::of(path).map_err(without_path)? == FileKind::Onnx;
+        let file = FileKind::of(path).map_err(|why| why.to_string())?;
+        let is_onnx = file == FileKind::Onnx;
         let kind = match (config.kind, config.seq2seq.is_some(), config.tree.is_some()) {
             (Some(kind), ..) => kind,
             (None, true, _) => Kind::Seq2seq,
@@ -414,19 +413,6 @@ fn in_precision(model: Model, precision: Option<Precision>) -> Result<Model, Str
             .into_precision(precision)
             .map_err(|why| why.to_string()),
         None => Ok(model),
-    }
-}
-
-/// Why a file is not loaded. Clients do not learn paths.
-fn without_path(why: LoadError) -> String {
-    match why {
-        LoadError::Io { source, .. } => source.to_string(),
-        LoadError::UnknownFormat { supported, .. } => {
-            format!("unknown kind of model file; use {supported}")
-        }
-        LoadError::Foreign { found, way, .. } => format!("this is {found}; {way}"),
-        LoadError::Set { why, .. } => why,
-        other => other.to_string(),
     }
 }
 

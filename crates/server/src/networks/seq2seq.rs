@@ -20,7 +20,7 @@ use cellstream_serve::networks::{
 };
 
 use super::symbols::{self, Symbols};
-use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix, without_path};
+use super::{Answer, Call, Interface, Network, Port, Prepared, layers, matrix};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::{ModelConfig, Seq2SeqConfig};
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -57,8 +57,8 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
         return Err("seq2seq.length_penalty has no effect without beam; leave it out".into());
     }
     let max_steps = config.max_steps.unwrap_or(1_000);
-    let file = TensorFile::read(path).map_err(without_path)?;
-    let tensors = file.tensors().map_err(without_path)?;
+    let file = TensorFile::read(path).map_err(|why| why.to_string())?;
+    let tensors = file.tensors().map_err(|why| why.to_string())?;
     let symbols = |text: &Option<String>, expected: usize, which: &str| {
         let Some(text) = text else { return Ok(None) };
         let symbols = Symbols::read(text, &tensors).map_err(|why| format!("{which}: {why}"))?;

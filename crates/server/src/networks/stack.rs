@@ -19,7 +19,7 @@ use cellstream_serve::engine;
 use cellstream_serve::networks::{Outputs, Stack};
 
 use super::{Answer, Call, Interface, Network, Port, Prepared};
-use super::{in_precision, input, longest, plan_file, submitted, without_path};
+use super::{in_precision, input, longest, plan_file, submitted};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -87,7 +87,7 @@ pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, S
         Some(prefix) => Model::open_with(path, &SafetensorsOptions::new().prefix(prefix)),
         None => Model::open(path),
     };
-    let model = in_precision(model.map_err(without_path)?, config.precision)?;
+    let model = in_precision(model.map_err(|why| why.to_string())?, config.precision)?;
     let plan = match plan_file(path, config)? {
         Some(file) => Some(Plan::load(file, &model).map_err(|why| why.to_string())?),
         None => None,

@@ -16,9 +16,7 @@ use cellstream_serve::cell_graph::Cells;
 use cellstream_serve::engine;
 use cellstream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
 
-use super::{
-    Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols, without_path,
-};
+use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols};
 use crate::error::{ErrorKind, InferError};
 use crate::repository::ModelConfig;
 use crate::wire::{Data, Datatype, InferRequest, Tensor};
@@ -47,8 +45,8 @@ pub struct TreeNetwork {
 pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let of = config.tree.as_ref();
     let of = of.ok_or("a model of the kind tree needs the table [tree] in config.toml")?;
-    let file = TensorFile::read(path).map_err(without_path)?;
-    let tensors = file.tensors().map_err(without_path)?;
+    let file = TensorFile::read(path).map_err(|why| why.to_string())?;
+    let tensors = file.tensors().map_err(|why| why.to_string())?;
     let named = |name: &str| format!("{}{name}", of.prefix);
     // The two biases of a gate are added once, as those of layers are.
     let bias = |first: &str, second: &str| {

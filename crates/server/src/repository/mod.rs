@@ -11,7 +11,7 @@
 mod config;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 pub use config::{Kind, ModelConfig, Seq2SeqConfig, WarmUpConfig};
 
@@ -68,10 +68,15 @@ impl Repository {
     /// # Errors
     /// There is neither.
     pub fn open(path: &Path) -> Result<Repository, RepositoryError> {
-        let found = std::fs::metadata(path).map_err(|why| RepositoryError::new(path, why))?;
-        Ok(match found.is_dir() {
-            true => Repository::Folder(path.to_owned()),
-            false => Repository::File(path.to_owned(), None),
+        let failed = |why| RepositoryError::new(path, why);
+        let found = std::fs::metadata(path).map_err(failed)?;
+        // Errors have this path: that of a relative folder may be a word of any text.
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        let absolute = absolute.components().collect();
+        Ok(if found.is_dir() {
+            Repository::Folder(absolute)
+        } else {
+            Repository::File(absolute, None)
         })
     }
 
@@ -81,15 +86,7 @@ impl Repository {
             Repository::Folder(path) => path,
             Repository::File(path, _) => path.parent().unwrap_or(path),
         };
-        let absolute = std::fs::canonicalize(folder).ok();
-        let mut text = text.to_owned();
-        for folder in absolute.iter().map(PathBuf::as_path).chain([folder]) {
-            let path: PathBuf = folder.components().collect();
-            if !path.as_os_str().is_empty() {
-                text = text.replace(&format!("{}/", path.display()), "");
-            }
-        }
-        text
+        text.replace(&format!("{}{MAIN_SEPARATOR}", folder.display()), "")
     }
 
     /// The same with a prefix of the tensors of a single model.
@@ -211,5 +208,19 @@ fn read_config(folder: &Path) -> Result<ModelConfig, RepositoryError> {
         Ok(text) => ModelConfig::parse(&text).map_err(|why| RepositoryError::new(&path, why)),
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(ModelConfig::default()),
         Err(why) => Err(RepositoryError::new(&path, why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_lose_the_path_of_a_relative_repository_only() {
+        let repository = Repository::open(Path::new("src/")).expect("a folder");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/a/1/model.onnx");
+        let told = repository.without_paths(&format!("{}: src/a of a client", file.display()));
+        let file = Path::new("a/1/model.onnx").display();
+        assert_eq!(told, format!("{file}: src/a of a client"));
     }
 }
