@@ -2,8 +2,8 @@
 //!
 //! They are those of `[[warm_up]]` in its configuration. Without them one request is tried, with
 //! the sizes of the file and ones for axes of any size. A graph may need other sizes there, so
-//! that some more are tried. If none of them is answered, and each for another reason, the sizes
-//! are not known: the log says so, and the model is served.
+//! that some more are tried. If it refuses all of them, and with different messages, the sizes are
+//! not known: the log says so, and the model is served.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::doors::Client;
 use crate::error::{ErrorKind, InferError};
 use crate::networks::{Call, Network, Port};
 use crate::repository::{ModelConfig, WarmUpConfig};
-use crate::wire::{Data, Datatype, InferRequest, Tensor};
+use crate::wire::{Data, Datatype, InferRequest, Tensor, elements};
 
 /// Longest wait for requests whose sizes the configuration does not give.
 pub const LONGEST: Duration = Duration::from_secs(60);
@@ -23,8 +23,11 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 /// Longest wait for room in an engine that serves other models.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// Most elements of an input whose sizes the configuration does not give.
+/// Most elements of an input with an axis of any size, for which sizes are tried.
 const MAX_ELEMENTS: usize = 1 << 22;
+
+/// Most elements of another input. A larger one of `f32` exceeds the usual limit of bytes.
+const MAX_FIXED_ELEMENTS: usize = 1 << 28;
 
 /// Runs the requests.
 ///
@@ -110,6 +113,10 @@ fn try_sizes(network: &mut Network, runner: &Runner<'_>, name: &str) -> Result<(
         }
     }
     let Some(why) = errors.first() else {
+        tracing::warn!(
+            model = name,
+            "not run before it is ready: its inputs are too large; give sizes in [[warm_up]]"
+        );
         return Ok(());
     };
     let is_same = errors
@@ -160,7 +167,12 @@ impl Sizes {
                 })
             };
             let shape: Vec<usize> = port.shape.iter().map(axis).collect();
-            let count = elements(&shape).filter(|&count| count <= MAX_ELEMENTS)?;
+            let most = if open > 0 {
+                MAX_ELEMENTS
+            } else {
+                MAX_FIXED_ELEMENTS
+            };
+            let count = elements(&shape).filter(|&count| count <= most)?;
             let data = network.usual_elements(&port.name, count);
             let data = match data {
                 Some(data) => data,
@@ -241,11 +253,6 @@ fn values(datatype: Datatype, value: &Value, count: usize) -> Result<Data, Strin
         ));
     }
     Ok(data)
-}
-
-fn elements(shape: &[usize]) -> Option<usize> {
-    let mut axes = shape.iter();
-    axes.try_fold(1usize, |all, &axis| all.checked_mul(axis))
 }
 
 enum Failure {

@@ -65,6 +65,24 @@ fn a_graph_may_need_larger_sizes_than_one() {
     assert!(why.contains("entry 2 of [[warm_up]]"), "{why}");
 }
 
+/// Five million elements: too many to try sizes, but a file that has them all is run.
+#[test]
+fn large_inputs_are_run_if_the_file_has_all_sizes() {
+    let served = |axes: &[&str]| {
+        let y = (
+            "y",
+            FLOAT,
+            Some(&["batch", "channels", "rows", "columns"][..]),
+        );
+        let block = [("blocksize", 7)];
+        let file = node_file("SpaceToDepth", &block, &[("x", FLOAT, Some(axes))], y);
+        serve(&file, "").1
+    };
+    let why = served(&["1", "1", "1250", "4000"]).expect("run");
+    assert!(why.contains("it cannot answer a request"), "{why}");
+    assert_eq!(served(&["batch", "1", "1250", "4000"]), None);
+}
+
 #[test]
 fn a_graph_of_any_rank_is_served_untested() {
     let x = ("x", FLOAT, None);

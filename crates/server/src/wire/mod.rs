@@ -8,7 +8,7 @@ pub use flat::{FloatJson, flat};
 pub use parameters::{
     InputOptions, OutputOptions, Parameter, RequestOptions, SequenceId, SequenceStep,
 };
-pub use tensor::{Data, Datatype, Tensor};
+pub use tensor::{Data, Datatype, Tensor, elements};
 
 /// A request for inference.
 #[derive(Debug, Default)]
