@@ -119,8 +119,8 @@ pub enum ServerError {
     /// A file of TLS or tokens cannot be used.
     #[error("{0}")]
     File(String),
-    /// An origin is no value of a header.
-    #[error("origin {origin:?} is not of the form https://HOST")]
+    /// No browser sends this origin.
+    #[error("origin {origin:?} is not of the form https://HOST, http://HOST or *")]
     Origin {
         /// The origin.
         origin: String,
@@ -245,10 +245,9 @@ impl Server {
                 return Err(ServerError::Open { address });
             }
         }
-        let origins = options.origins.iter().map(|origin| {
-            let value = HeaderValue::from_str(origin);
-            value.map_err(|_| ServerError::Origin {
-                origin: origin.clone(),
+        let origins = { options.origins.iter() }.map(|text| {
+            origin(text).ok_or_else(|| ServerError::Origin {
+                origin: text.clone(),
             })
         });
         let origins = origins.collect::<Result<Vec<_>, _>>()?;
@@ -438,6 +437,17 @@ impl Drop for Server {
             runtime.shutdown_background();
         }
     }
+}
+
+/// An origin as browsers send it, or `*`.
+fn origin(text: &str) -> Option<HeaderValue> {
+    let host = { text.strip_prefix("https://") }.or_else(|| text.strip_prefix("http://"));
+    let is_host = |host: &str| {
+        let ends = |letter: char| letter == '/' || letter.is_whitespace();
+        !host.is_empty() && !host.contains(ends)
+    };
+    let is_origin = text == "*" || host.is_some_and(is_host);
+    HeaderValue::from_str(text).ok().filter(|_| is_origin)
 }
 
 async fn tidy(models: Arc<Models>) {

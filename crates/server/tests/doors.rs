@@ -248,6 +248,22 @@ fn pages_of_other_origins_are_let_in_if_the_server_names_them() {
     let running = Running::with(&options, |_| {});
     assert_eq!(preflight(&running, page).expect("let in"), page);
     assert_eq!(preflight(&running, "https://other.example"), None);
+    for wrong in [
+        "page.example",
+        "https://",
+        "https://page.example/",
+        "https://page .example",
+        "null",
+        "**",
+    ] {
+        let options = ServerOptions {
+            origins: vec!["http://localhost:3000".into(), wrong.into()],
+            ..common::options()
+        };
+        let refused = Server::start(running.folder.path(), &options).err();
+        let refused = refused.expect("no browser sends it").to_string();
+        assert!(refused.contains(wrong), "{refused}");
+    }
 }
 
 /// A compressed answer is computed in parts, as the client takes them.
