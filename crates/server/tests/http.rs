@@ -391,6 +391,12 @@ fn bodies_are_bounded_also_after_decompression() {
     assert!(bomb.len() < 100_000);
     let answer = running.post_bytes("/v2/models/lstm/infer", &headers, &bomb);
     assert_eq!(answer.status, 413, "{answer:?}");
+    let answer = running.post_bytes("/v2/repository/index", &[], &[b' '; 70_000]);
+    assert_eq!(answer.status, 413, "{answer:?}");
+    assert!(
+        answer.error().contains("the most of this path"),
+        "{answer:?}"
+    );
 }
 
 /// A small request may ask for much: its outputs are padded to the longest sequence.

@@ -209,9 +209,20 @@ async fn all_statistics(State(app): State<App>, Extension(client): Extension<Cli
     json_of(&documents::statistics(&models))
 }
 
+/// Bytes of a body that has no tensors.
+const SMALL: usize = 1 << 16;
+
 /// The JSON of a small body; null if there is none.
 async fn json_body(app: &App, body: Body) -> Result<Value, InferError> {
-    let body = app.service.bodies.whole(body, 1 << 16).await?;
+    let body = app.service.bodies.whole(body, SMALL).await;
+    let body = body.map_err(|error| match error.kind {
+        // No option raises it.
+        ErrorKind::TooLarge => InferError::new(
+            error.kind,
+            format!("the body is larger than {SMALL} bytes, the most of this path"),
+        ),
+        _ => error,
+    })?;
     if body.is_empty() {
         return Ok(Value::Null);
     }
