@@ -285,6 +285,11 @@ fn bodies(seen: &mut Seen) {
         let code = raw(&running, &path, &[0, 0, 0, 0, 9, 1], false);
         assert_eq!(name(code), seen.table[&408], "{method}");
     }
+    let metrics = running.text("/metrics");
+    assert!(
+        metrics.contains("refused_bodies_total{reason=\"slow\"} 4"),
+        "{metrics}"
+    );
     seen.grpc.push(408);
     let small = ServerOptions {
         body_bytes: 100,
@@ -304,10 +309,7 @@ fn bodies(seen: &mut Seen) {
         let ended = stream.expect("a stream").into_inner().message().await;
         seen.grpc(413, ended);
     });
-    let metrics = ureq::get(running.url("/metrics"))
-        .call()
-        .expect("an answer");
-    let metrics = metrics.into_body().read_to_string().expect("text");
+    let metrics = running.text("/metrics");
     for line in [
         "cellstream_receiving_bytes 0",
         "cellstream_refused_bodies_total{reason=\"overloaded\"} 0",

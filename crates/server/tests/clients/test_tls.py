@@ -131,7 +131,9 @@ def test_a_hangup_reads_the_files_again(
         (tmp_path / "key.pem").write_text("")
         os.kill(server.pid, signal.SIGHUP)
         time.sleep(0.2)
-        outputs.append(infer(module, triton, first, steps[:, 1:2], sequence_id=1))
+        # The old certificate is still that of a new connection.
+        new = client(module, server, tmp_path)
+        outputs.append(infer(module, new, first, steps[:, 1:2], sequence_id=1))
         run(certificate, tmp_path)
         (tmp_path / "tokens").write_text(f"second\n{first}\n")
         os.kill(server.pid, signal.SIGHUP)
