@@ -1,4 +1,4 @@
-//! Whole graphs: their limits, requests that wait, plans for shapes, threads.
+//! Whole graphs: their limits, requests that wait, plans for shapes.
 
 mod common;
 #[path = "common/onnx.rs"]
@@ -12,15 +12,7 @@ use std::time::Duration;
 use common::{Answer, Running};
 use serde_json::{Value, json};
 
-/// `y = x + x`, then its negative: two nodes.
-fn sums() -> Vec<u8> {
-    let nodes = vec![
-        onnx::node("Add", &["x", "x"], &["twice"], &[]),
-        onnx::node("Neg", &["twice"], &["y"], &[]),
-    ];
-    onnx::file(nodes, Vec::new())
-}
-
+/// A run takes long.
 fn slow() -> Vec<u8> {
     onnx::slow_file(1_500_000, None)
 }
@@ -123,14 +115,14 @@ fn limits_of_graphs_are_kept() {
             onnx::save(
                 folder,
                 &format!("model{index}"),
-                &sums(),
+                &onnx::sums_file(),
                 &format!("[limits]\n{limit}\n"),
             );
         }
         onnx::save(
             folder,
             "roomy",
-            &sums(),
+            &onnx::sums_file(),
             "[limits]\nbytes = 16\nnodes = 2\nrequest_nodes = 2\n",
         );
     });
@@ -157,8 +149,8 @@ fn limits_of_graphs_are_kept() {
 #[test]
 fn plans_are_kept_and_counted() {
     let running = Running::with(&common::options(), |folder| {
-        onnx::save(folder, "kept", &sums(), "");
-        onnx::save(folder, "one", &sums(), "plan_bytes = 1\n");
+        onnx::save(folder, "kept", &onnx::sums_file(), "");
+        onnx::save(folder, "one", &onnx::sums_file(), "plan_bytes = 1\n");
     });
     for round in 0..3 {
         for size in 1..=12 {
@@ -183,43 +175,4 @@ fn plans_are_kept_and_counted() {
     assert_eq!(value("made_plans_total", "one"), 36.0);
     assert_eq!(value("evicted_plans_total", "one"), 35.0);
     assert!(!text.contains("kept_plans{model=\"lstm\""));
-}
-
-/// Number of threads of this process whose names begin so.
-#[cfg(target_os = "linux")]
-fn threads(name: &str) -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("a list");
-    let names =
-        tasks.map(|task| std::fs::read_to_string(task.expect("a task").path().join("comm")));
-    names
-        .filter(|found| found.as_ref().is_ok_and(|found| found.starts_with(name)))
-        .count()
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn graphs_share_threads() {
-    let names: Vec<String> = (0..20).map(|index| format!("graph{index}")).collect();
-    let running = Running::with(&common::options(), |folder| {
-        names
-            .iter()
-            .for_each(|name| onnx::save(folder, name, &sums(), ""));
-    });
-    for name in &names {
-        assert_eq!(running.infer(name, &ones(&[3])).status, 200);
-    }
-    assert_eq!(
-        threads("cellstream-grap"),
-        0,
-        "no graph has a thread of its own"
-    );
-    let cores = std::thread::available_parallelism()
-        .expect("a number")
-        .get();
-    // Other tests of this program have servers, too.
-    assert!(
-        threads("cellstream-trac") <= 8 * cores,
-        "{}",
-        threads("cellstream-trac")
-    );
 }

@@ -229,6 +229,15 @@ pub fn node_file(
     graph_file(vec![node], Vec::new(), inputs, output)
 }
 
+/// `y = x + x`, then its negative: two nodes.
+pub fn sums_file() -> Vec<u8> {
+    let nodes = vec![
+        node("Add", &["x", "x"], &["twice"], &[]),
+        node("Neg", &["twice"], &["y"], &[]),
+    ];
+    file(nodes, Vec::new())
+}
+
 /// A graph whose runs take long: an LSTM over so many steps. The axes are those of its input.
 pub fn slow_file(steps: i64, axes: Option<&[&str]>) -> Vec<u8> {
     const HIDDEN: usize = 16;
