@@ -65,10 +65,10 @@ pub struct Arguments {
     /// Send the requests to a server of the Open Inference Protocol v2, over HTTP or gRPC, with TLS
     /// if the address begins with https or grpcs
     #[cfg(feature = "wire")]
-    #[arg(long, value_name = "http[s]|grpc[s]://HOST:PORT", requires = "model", conflicts_with_all = [
-        "hidden", "input", "layers", "precision", "threads", "policies", "workers", "batch",
-        "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps", "sweep", "calibrate",
-        "machines"])]
+    #[arg(long, value_name = "http[s]|grpc[s]://HOST:PORT", requires = "model",
+        conflicts_with_all = ["hidden", "input", "layers", "precision", "threads", "policies",
+            "workers", "batch", "bucket_width", "tasks_at_once", "steps_at_once", "batch_steps",
+            "sweep", "calibrate", "machines"])]
     pub server: Option<ServerAddress>,
     /// The server's model
     #[cfg(feature = "wire")]
@@ -178,8 +178,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: u32,
-    /// Serve lstm, gru and seq2seq on these CUDA devices, which workers use in turn; 0 if the option
-    /// has no value
+    /// Serve lstm, gru and seq2seq on these CUDA devices, which workers use in turn; 0 if the
+    /// option has no value
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "DEVICE,…", value_delimiter = ',', num_args = 0..=1,
         default_missing_value = "0", require_equals = true)]

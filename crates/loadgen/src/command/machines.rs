@@ -50,7 +50,7 @@ fn measured(
 ) -> Result<(Machines, f64), Failure> {
     let grid = arguments.grid()?;
     let mut progress = Progress::new(2);
-    progress.stage(CALIBRATION);
+    progress.say(CALIBRATION);
     let calibrated = engines.calibrate(&grid.calibration_rows())?;
     progress.suspend(|| calibration::print(&calibrated, arguments.json, out))?;
     let machine = Machines::one(arguments.engine_spec(), arguments.routing, calibrated);

@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let out = &mut Output::new(arguments.writes_files());
     if arguments.calibrate {
         let mut progress = Progress::new(1);
-        progress.stage(CALIBRATION);
+        progress.say(CALIBRATION);
         let found = engines.calibrate(&grid.calibration_rows())?;
         drop(progress);
         return calibration::print(&found, arguments.json, out);
@@ -101,7 +101,7 @@ fn measure<L: Launch>(
     printer.title(out)?;
     if grid.needs_calibration() {
         let mut progress = Progress::new(1);
-        progress.stage(CALIBRATION);
+        progress.say(CALIBRATION);
         let found = launch.calibrate(&grid.calibration_rows())?;
         drop(progress);
         calibration::print(&found, arguments.json, out)?;

@@ -46,11 +46,6 @@ impl Progress {
         }
     }
 
-    /// Shows a stage that comes before the runs.
-    pub fn stage(&mut self, words: &str) {
-        self.say(words);
-    }
-
     /// Shows the next run.
     pub fn show(&mut self, next: NextRun<'_>) {
         let message = self.next(next, self.begun.elapsed());
@@ -89,7 +84,8 @@ impl Progress {
         )
     }
 
-    fn say(&mut self, words: &str) {
+    /// Shows a stage that comes before the runs, or a run.
+    pub fn say(&mut self, words: &str) {
         if self.is_terminal {
             self.bar.set_message(words.to_owned());
             return;
