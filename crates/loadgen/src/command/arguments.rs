@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::policy_option::{PolicyOption, policy};
 use crate::in_process::{EngineSpec, ServedShape, policies_for};
 use crate::machines::Routing;
 use crate::report::{Context, EngineContext};
@@ -13,7 +14,6 @@ use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
 use cellstream_serve::policy::{BatchSteps, PolicyKind};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Measures latency and throughput under load, by batching policy.
 ///
@@ -575,35 +575,4 @@ impl Arguments {
         #[cfg(not(feature = "wire"))]
         false
     }
-}
-
-/// One entry of `--policies`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyOption {
-    /// All that support the requests.
-    All,
-    /// This one.
-    One(PolicyKind),
-}
-
-/// Reads a policy by its name.
-fn policy() -> impl TypedValueParser<Value = PolicyOption> {
-    let possible = PolicyKind::ALL.map(|policy| {
-        let help = match policy {
-            PolicyKind::Cellular => "Requests join and leave at every batch of cells",
-            PolicyKind::Shortest => "As cellular, those with the fewest cells left first",
-            PolicyKind::EBatch => "As cellular, with as many steps in a batch as pay",
-            PolicyKind::Padding => "Whole requests, padded to the longest",
-            PolicyKind::Bucketing => "Whole requests of similar length, buckets in turn",
-            PolicyKind::Merge => "Whole graphs, merged level by level",
-            PolicyKind::Ideal => "Full batches of requests known to be identical",
-        };
-        PossibleValue::new(policy.name()).help(help)
-    });
-    let all = PossibleValue::new("all").help("All that support the requests");
-    let names = PossibleValuesParser::new(possible.into_iter().chain([all]));
-    names.try_map(|name| match name.as_str() {
-        "all" => Ok(PolicyOption::All),
-        name => name.parse().map(PolicyOption::One),
-    })
 }

@@ -1,0 +1,35 @@
+//! The values of `--policies`.
+
+use cellstream_serve::policy::PolicyKind;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+/// One entry of `--policies`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyOption {
+    /// All that support the requests.
+    All,
+    /// This one.
+    One(PolicyKind),
+}
+
+/// Reads a policy by its name.
+pub fn policy() -> impl TypedValueParser<Value = PolicyOption> {
+    let possible = PolicyKind::ALL.map(|policy| {
+        let help = match policy {
+            PolicyKind::Cellular => "Requests join and leave at every batch of cells",
+            PolicyKind::Shortest => "As cellular, those with the fewest cells left first",
+            PolicyKind::EBatch => "As cellular, with as many steps in a batch as pay",
+            PolicyKind::Padding => "Whole requests, padded to the longest",
+            PolicyKind::Bucketing => "Whole requests of similar length, buckets in turn",
+            PolicyKind::Merge => "Whole graphs, merged level by level",
+            PolicyKind::Ideal => "Full batches of requests known to be identical",
+        };
+        PossibleValue::new(policy.name()).help(help)
+    });
+    let all = PossibleValue::new("all").help("All that support the requests");
+    let names = PossibleValuesParser::new(possible.into_iter().chain([all]));
+    names.try_map(|name| match name.as_str() {
+        "all" => Ok(PolicyOption::All),
+        name => name.parse().map(PolicyOption::One),
+    })
+}
