@@ -71,7 +71,7 @@ MEASUREMENTS = {
         "cellular/64 shortest/8 shortest/16 bucketing/128 merge/32 merge/128",
         (1, 2),
     ),
-    # The default policy, by the size of the cell: SHARES=0.5,0.8. 256 users keep both workers full.
+    # The default policy, by the size of the cell: SHARES=0.5,0.8. 512 users keep both workers full.
     **{
         f"lstm-policies-{name}": (
             ["lstm", *size, "--lengths", "paper", "--workers", "2"],
