@@ -98,7 +98,7 @@ pub struct Arguments {
     /// Seconds in which a body, or a message of a stream that has begun, must come
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub body_time: f64,
-    /// Seconds after which an idle connection is closed; more than a proxy keeps it
+    /// Seconds after which an idle connection of HTTP/1 is closed; more than a proxy keeps it
     #[arg(long, value_name = "S", default_value_t = 75.0, value_parser = seconds)]
     pub keep_alive: f64,
     /// Most connections of each port that wait to be accepted

@@ -64,7 +64,8 @@ kinds! {
         "the path has other methods (`Allow` lists them); no such method of gRPC";
     Slow, "slow", 408, DeadlineExceeded, "the body did not come in time";
     Exists, "exists", 409, AlreadyExists, "the sequence is open";
-    TooLarge, "too_large", 413, ResourceExhausted, "larger than a limit, also later";
+    TooLarge, "too_large", 413, ResourceExhausted,
+        "larger than a limit; sending it again does not help";
     Overloaded, "overloaded", 429, ResourceExhausted,
         "overloaded: `Retry-After`, `retry-after-ms`, or `grpc-retry-pushback-ms` say when to try \
          again";

@@ -56,7 +56,8 @@ pub struct ServerOptions {
     pub body_time: Duration,
     /// Longest time for a handshake and for the headers of a request that has begun.
     pub header_time: Duration,
-    /// Time after which an idle connection of HTTP/1 is closed. A proxy must close its own before.
+    /// Time after which an idle connection of HTTP/1 is closed, and one whose client takes nothing
+    /// of an answer. A proxy must close its own before.
     pub idle_time: Duration,
     /// Open connections of each port.
     pub connections: usize,
