@@ -13,8 +13,8 @@ use http_body_util::BodyExt;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
-use crate::doors::{Bodies, BodyLimits, Peer, Tokens};
 use crate::http::HttpOptions;
+use crate::listener::{Bodies, BodyLimits, Peer, Tokens};
 use crate::models::Models;
 use crate::repository::Repository;
 use crate::service::Service;

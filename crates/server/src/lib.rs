@@ -3,7 +3,7 @@
 //! sequences whose states the server holds.
 //!
 //! ```text
-//! doors/         addresses, TLS, tokens, connections
+//! listener/      addresses, TLS, authentication and connection limits
 //! http/, grpc/   the protocol; each reads a request and writes its response
 //! refusal.rs     errors as answers of both
 //! wire/          tensors and requests, independent of both
@@ -22,7 +22,6 @@
 #![doc = include_str!("../README.md")]
 
 pub mod command;
-mod doors;
 mod error;
 #[cfg(feature = "faults")]
 mod faults;
@@ -30,6 +29,7 @@ mod grpc;
 mod http;
 #[cfg(any(test, fuzzing))]
 pub mod in_process;
+mod listener;
 mod log;
 mod metrics;
 mod models;

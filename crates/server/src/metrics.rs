@@ -13,8 +13,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::doors::{Bodies, Client};
 use crate::error::InferError;
+use crate::listener::{Bodies, Client};
 use crate::models::{LoadedModel, Models};
 use crate::networks::Network;
 

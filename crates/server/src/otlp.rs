@@ -1,5 +1,5 @@
-//! Spans of requests for an OpenTelemetry collector: the span of `doors/span.rs`, and in it one of
-//! each inference.
+//! Spans of requests for an OpenTelemetry collector: the span of `listener/span.rs`, and in it one
+//! of each inference.
 
 use axum::http::HeaderMap;
 use cellstream_command::Failure;

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use cellstream_serve::engine::{self, Step, StepOptions, Stream};
 use cellstream_serve::scheduler::ClientId;
 
-use crate::doors::Tenant;
 use crate::error::{ErrorKind, InferError};
+use crate::listener::Tenant;
 use crate::networks::{Admissions, Answer, Call, Needs, Part, StackNetwork, States, Wanted};
 use crate::wire::{InferRequest, SequenceId, SequenceStep};
 
@@ -423,8 +423,8 @@ mod tests {
     use cellstream_serve::engine::EngineOptions;
     use cellstream_serve::scheduler::Limits;
 
-    use crate::doors::Client;
     use crate::in_process::repository;
+    use crate::listener::Client;
     use crate::models::Models;
     use crate::networks::Network;
     use crate::repository::Repository;

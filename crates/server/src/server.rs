@@ -11,16 +11,16 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::doors::{
+use crate::http::HttpOptions;
+use crate::listener::{
     Bodies, BodyLimits, ConnectionLimits, ConnectionTimes, Tls, Tokens, listen, serve,
 };
-use crate::http::HttpOptions;
 use crate::models::{LoadedModel, Models};
 use crate::repository::Repository;
 use crate::service::Service;
 use crate::{grpc, http};
 
-pub use crate::doors::TlsFiles;
+pub use crate::listener::TlsFiles;
 
 /// Options of a server. Take those that are not set from the default: later versions may add some.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ pub struct Server {
     /// Taken by the drop.
     runtime: Option<Runtime>,
     service: Arc<Service>,
-    doors: Arc<Doors>,
+    credentials: Arc<Credentials>,
     stopping: watch::Sender<bool>,
     ports: Vec<JoinHandle<()>>,
     http: SocketAddr,
@@ -170,14 +170,14 @@ pub struct Server {
 }
 
 /// What the files of TLS and tokens say.
-struct Doors {
+struct Credentials {
     tokens: Arc<Tokens>,
     http_tls: Option<Arc<Tls>>,
     grpc_tls: Option<Arc<Tls>>,
 }
 
-impl Doors {
-    fn read(options: &ServerOptions) -> Result<Doors, String> {
+impl Credentials {
+    fn read(options: &ServerOptions) -> Result<Credentials, String> {
         let tokens = match &options.tokens {
             Some(path) => Tokens::read(path)?,
             None => Tokens::none(),
@@ -187,7 +187,7 @@ impl Doors {
             let read = files.map(|files| Tls::read(files, protocols).map(Arc::new));
             read.transpose()
         };
-        Ok(Doors {
+        Ok(Credentials {
             tokens: Arc::new(tokens),
             http_tls: tls(&["h2", "http/1.1"])?,
             grpc_tls: tls(&["h2"])?,
@@ -252,7 +252,7 @@ impl Server {
             })
         });
         let origins = origins.collect::<Result<Vec<_>, _>>()?;
-        let doors = Arc::new(Doors::read(options).map_err(ServerError::File)?);
+        let credentials = Arc::new(Credentials::read(options).map_err(ServerError::File)?);
         let runtime = Builder::new_multi_thread()
             .worker_threads(options.io_threads.max(1))
             .thread_name("cellstream-io")
@@ -264,7 +264,7 @@ impl Server {
             let _entered = runtime.enter();
             // Before the models are loaded, which may take long.
             let hangups = hangups().map_err(ServerError::Threads)?;
-            runtime.spawn(reload_at(hangups, Arc::clone(&doors)));
+            runtime.spawn(reload_at(hangups, Arc::clone(&credentials)));
         }
         let bind = |address: SocketAddr| {
             let bound = runtime.block_on(async {
@@ -291,7 +291,7 @@ impl Server {
         ));
         let http_router = http::router(
             Arc::clone(&service),
-            Arc::clone(&doors.tokens),
+            Arc::clone(&credentials.tokens),
             HttpOptions {
                 may_load: options.model_control,
                 origins,
@@ -299,7 +299,7 @@ impl Server {
         );
         let grpc_router = grpc::router(
             Arc::clone(&service),
-            Arc::clone(&doors.tokens),
+            Arc::clone(&credentials.tokens),
             options.model_control,
         );
         let limits = ConnectionLimits {
@@ -315,14 +315,14 @@ impl Server {
         let ports = vec![
             runtime.spawn(serve(
                 http_listener,
-                doors.http_tls.clone(),
+                credentials.http_tls.clone(),
                 http_router,
                 limits,
                 stops.clone(),
             )),
             runtime.spawn(serve(
                 grpc_listener,
-                doors.grpc_tls.clone(),
+                credentials.grpc_tls.clone(),
                 grpc_router,
                 limits,
                 stops,
@@ -331,7 +331,7 @@ impl Server {
         let server = Server {
             runtime: Some(runtime),
             service,
-            doors,
+            credentials,
             stopping,
             ports,
             http,
@@ -386,7 +386,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::File`]: all files that are wrong. The log names them, too.
     pub fn reload(&self) -> Result<(), ServerError> {
-        let errors = self.doors.reload();
+        let errors = self.credentials.reload();
         if errors.is_empty() {
             return Ok(());
         }
@@ -467,11 +467,11 @@ fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
 }
 
 #[cfg(unix)]
-async fn reload_at(mut hangups: tokio::signal::unix::Signal, doors: Arc<Doors>) {
+async fn reload_at(mut hangups: tokio::signal::unix::Signal, credentials: Arc<Credentials>) {
     while hangups.recv().await.is_some() {
-        let doors = Arc::clone(&doors);
+        let credentials = Arc::clone(&credentials);
         // It reads files.
-        let _ = tokio::task::spawn_blocking(move || doors.reload()).await;
+        let _ = tokio::task::spawn_blocking(move || credentials.reload()).await;
     }
 }
 

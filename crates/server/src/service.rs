@@ -8,8 +8,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::field::{self, Empty};
 use tracing::{Instrument, info_span};
 
-use crate::doors::{Bodies, Client, SPANS};
 use crate::error::{ErrorKind, InferError};
+use crate::listener::{Bodies, Client, SPANS};
 use crate::metrics::Metrics;
 use crate::models::{FailedModel, LoadedModel, Models};
 use crate::networks::{Answer, Call, Network};

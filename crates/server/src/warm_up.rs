@@ -11,8 +11,8 @@ use cellstream_serve::engine;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::doors::Client;
 use crate::error::{ErrorKind, InferError};
+use crate::listener::Client;
 use crate::networks::{Call, Network, Port};
 use crate::repository::{ModelConfig, WarmUpConfig};
 use crate::wire::{Data, Datatype, InferRequest, Tensor, elements};

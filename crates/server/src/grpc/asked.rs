@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use cellstream_protocol::ModelInferRequest;
 
 use super::convert;
-use crate::doors::Client;
 use crate::error::InferError;
+use crate::listener::Client;
 use crate::service::Target;
 use crate::wire::InferRequest;
 

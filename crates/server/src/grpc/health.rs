@@ -11,8 +11,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::doors::Client;
 use crate::error::InferError;
+use crate::listener::Client;
 use crate::refusal::status;
 use crate::service::Service;
 

@@ -21,7 +21,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::doors::{Bodies, Tokens, authenticate, log_access, open_span};
+use crate::listener::{Bodies, Tokens, authenticate, log_access, open_span};
 use crate::service::Service;
 
 /// All methods.

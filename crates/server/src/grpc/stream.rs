@@ -24,8 +24,8 @@ use tracing::Instrument;
 
 use super::asked::Asked;
 use super::{codes, convert};
-use crate::doors::Client;
 use crate::error::InferError;
+use crate::listener::Client;
 use crate::service::{Service, Target};
 use crate::wire::{InferRequest, InferResponse, Tensor};
 use cellstream_protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use super::body::{self, JSON_LENGTH, Read};
 use super::path::ModelPath;
 use super::routes::App;
-use crate::doors::{Bodies, Client};
 use crate::error::{ErrorKind, InferError};
+use crate::listener::{Bodies, Client};
 use crate::refusal::{last_refusal, refusal};
 use crate::service::Target;
 

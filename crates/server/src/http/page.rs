@@ -7,7 +7,7 @@ use axum::response::{Html, IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::routes::App;
-use crate::doors::Client;
+use crate::listener::Client;
 
 pub async fn page() -> Html<&'static str> {
     Html(include_str!("page.html"))

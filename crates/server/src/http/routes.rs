@@ -21,8 +21,8 @@ use super::body::JSON_LENGTH;
 use super::infer::{check_length, infer};
 use super::path::ModelPath;
 use super::{documents, page};
-use crate::doors::{Client, Tokens, authenticate, log_access, open_span};
 use crate::error::{ErrorKind, InferError};
+use crate::listener::{Client, Tokens, authenticate, log_access, open_span};
 use crate::refusal::{last_refusal, refusal};
 use crate::service::Service;
 

@@ -18,8 +18,8 @@ use cellstream_serve::engine::{self, Request, Response, SubmitError};
 use cellstream_serve::scheduler::{ClientId, Reason, Refused, Timing};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::doors::{Client, Tenant};
 use crate::error::{ErrorKind, InferError};
+use crate::listener::{Client, Tenant};
 use crate::repository::{Kind, ModelConfig};
 use crate::wire::{Data, Datatype, InferRequest, RequestOptions, Tensor};
 pub use admission::{Admissions, Needs};

@@ -1,4 +1,4 @@
-//! Who may connect, and how much: addresses, TLS, tokens, connections, bodies.
+//! Addresses, TLS, authentication and connection limits.
 
 mod accept;
 mod access_log;
