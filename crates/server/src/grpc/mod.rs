@@ -1,10 +1,10 @@
 //! The protocol over gRPC.
 
-mod asked;
 mod codes;
 mod convert;
 mod documents;
 mod health;
+mod request;
 mod service;
 mod stream;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::asked::Asked;
+use super::request::DecodedRequest;
 use super::stream::{Responses, answers};
 use super::{convert, documents};
 use crate::error::{ErrorKind, InferError};
@@ -87,8 +87,8 @@ impl GrpcInferenceService for Methods {
         let client = client(&asked)?;
         let deadline = convert::deadline(asked.metadata(), Instant::now());
         let infer = async {
-            let asked =
-                deadline.and_then(|deadline| Asked::read(asked.into_inner(), client, deadline));
+            let asked = deadline
+                .and_then(|deadline| DecodedRequest::read(asked.into_inner(), client, deadline));
             let asked = asked.inspect_err(|error| self.service.metrics.refused(error))?;
             let target = asked.target();
             let response = self.service.infer(&target, &asked.request, None).await?;

@@ -22,7 +22,7 @@ use tokio::task::unconstrained;
 use tonic::{Status, Streaming};
 use tracing::Instrument;
 
-use super::asked::Asked;
+use super::request::DecodedRequest;
 use super::{codes, convert};
 use crate::error::InferError;
 use crate::listener::Client;
@@ -165,7 +165,7 @@ async fn answer(
     sender: &Sender,
 ) {
     let id = message.id.clone();
-    let asked = match Asked::read(message, client, deadline) {
+    let asked = match DecodedRequest::read(message, client, deadline) {
         Ok(asked) => asked,
         Err(error) => {
             service.metrics.refused(&error);

@@ -11,7 +11,7 @@ use crate::service::Target;
 use crate::wire::InferRequest;
 
 /// A request, and the model that it is for.
-pub struct Asked {
+pub struct DecodedRequest {
     pub model: String,
     pub version: String,
     pub request: InferRequest,
@@ -21,7 +21,7 @@ pub struct Asked {
     deadline: Option<Instant>,
 }
 
-impl Asked {
+impl DecodedRequest {
     /// Reads a message.
     ///
     /// # Errors
@@ -30,12 +30,12 @@ impl Asked {
         mut message: ModelInferRequest,
         client: Client,
         deadline: Option<Instant>,
-    ) -> Result<Asked, InferError> {
+    ) -> Result<DecodedRequest, InferError> {
         let received = Instant::now();
         let model = std::mem::take(&mut message.model_name);
         let version = std::mem::take(&mut message.model_version);
         client.check(&model)?;
-        Ok(Asked {
+        Ok(DecodedRequest {
             request: convert::request(message)?,
             model,
             version,
