@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, InferError};
 pub const DEFECT: &str = "cellstream-defect";
 
 /// The answer to a request that is refused, in the protocol that its headers tell.
-pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
+pub fn error_response(headers: &HeaderMap, error: &InferError) -> Response {
     if is_grpc(headers) {
         return status(error).into_http::<Body>();
     }
@@ -29,9 +29,9 @@ pub fn refusal(headers: &HeaderMap, error: &InferError) -> Response {
     response
 }
 
-/// A [`refusal`] before the body was read: a connection of HTTP/1 ends with it.
-pub fn last_refusal(headers: &HeaderMap, error: &InferError) -> Response {
-    let mut response = refusal(headers, error);
+/// An [`error_response`] before the body was read: a connection of HTTP/1 ends with it.
+pub fn error_response_and_close(headers: &HeaderMap, error: &InferError) -> Response {
+    let mut response = error_response(headers, error);
     if !is_grpc(headers) {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);

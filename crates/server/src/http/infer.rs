@@ -14,7 +14,7 @@ use super::path::ModelPath;
 use super::routes::App;
 use crate::error::{ErrorKind, InferError};
 use crate::listener::{Bodies, Client};
-use crate::refusal::{last_refusal, refusal};
+use crate::refusal::{error_response, error_response_and_close};
 use crate::service::Target;
 
 /// Answers a request for inference.
@@ -31,12 +31,12 @@ pub async fn infer(
         Ok(bytes) => bytes,
         Err(error) => {
             app.service.metrics.refused(&error);
-            return last_refusal(&headers, &error);
+            return error_response_and_close(&headers, &error);
         }
     };
     match answer(&app, &path, &client, &headers, bytes).await {
         Ok(response) => response,
-        Err(error) => refusal(&headers, &error),
+        Err(error) => error_response(&headers, &error),
     }
 }
 

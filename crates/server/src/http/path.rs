@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use crate::error::InferError;
-use crate::refusal::last_refusal;
+use crate::refusal::error_response_and_close;
 
 /// See the [module](self).
 #[derive(Debug, Deserialize)]
@@ -27,7 +27,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ModelPath {
             Err(why) => {
                 let error =
                     InferError::invalid(format!("the path cannot be read: {}", why.body_text()));
-                Err(last_refusal(&parts.headers, &error))
+                Err(error_response_and_close(&parts.headers, &error))
             }
         }
     }

@@ -23,7 +23,7 @@ use super::path::ModelPath;
 use super::{documents, page};
 use crate::error::{ErrorKind, InferError};
 use crate::listener::{Client, Tokens, authenticate, log_access, open_span};
-use crate::refusal::{last_refusal, refusal};
+use crate::refusal::{error_response, error_response_and_close};
 use crate::service::Service;
 
 /// Limits of HTTP requests.
@@ -114,7 +114,7 @@ fn cross_origin(origins: &[HeaderValue]) -> Option<CorsLayer> {
 /// A defect of a handler ends its request, and no other.
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     let error = InferError::new(ErrorKind::Internal, "the server has a defect; see its log");
-    refusal(&HeaderMap::new(), &error)
+    error_response(&HeaderMap::new(), &error)
 }
 
 fn json_of(value: &Value) -> Response {
@@ -124,7 +124,7 @@ fn json_of(value: &Value) -> Response {
 fn answered(headers: &HeaderMap, answer: Result<Value, InferError>) -> Response {
     match answer {
         Ok(value) => json_of(&value),
-        Err(error) => refusal(headers, &error),
+        Err(error) => error_response(headers, &error),
     }
 }
 
@@ -309,7 +309,7 @@ async fn metrics(
             const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(CONTENT_TYPE, TEXT)], text).into_response()
         }
-        Err(why) => refusal(&headers, &InferError::new(ErrorKind::Internal, why)),
+        Err(why) => error_response(&headers, &InferError::new(ErrorKind::Internal, why)),
     }
 }
 
@@ -333,7 +333,7 @@ async fn unknown(request: Request) -> Response {
         ),
         false => InferError::not_found(format!("there is no {} {path:?}", request.method())),
     };
-    last_refusal(request.headers(), &error)
+    error_response_and_close(request.headers(), &error)
 }
 
 async fn wrong_method(request: Request) -> Response {
@@ -342,12 +342,12 @@ async fn wrong_method(request: Request) -> Response {
         ErrorKind::WrongMethod,
         format!("{path:?} has no method {method}; the header Allow lists those that it has"),
     );
-    last_refusal(request.headers(), &error)
+    error_response_and_close(request.headers(), &error)
 }
 
 async fn limit_length(State(most): State<usize>, request: Request, next: Next) -> Response {
     match check_length(request.headers(), most) {
         Ok(()) => next.run(request).await,
-        Err(error) => last_refusal(request.headers(), &error),
+        Err(error) => error_response_and_close(request.headers(), &error),
     }
 }

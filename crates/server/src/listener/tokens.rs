@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::Peer;
 use crate::error::{ErrorKind, InferError};
 use crate::metrics::Metrics;
-use crate::refusal::last_refusal;
+use crate::refusal::error_response_and_close;
 
 /// The one who sends a request.
 #[derive(Clone, Debug)]
@@ -272,7 +272,7 @@ pub async fn authenticate(
         }
         Err(error) if !OPEN.contains(&request.uri().path()) => {
             metrics.refused(&error);
-            return last_refusal(request.headers(), &error);
+            return error_response_and_close(request.headers(), &error);
         }
         Err(_) => {}
     }
