@@ -2,68 +2,23 @@
 
 mod common;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
 use cellstream_protocol::infer_parameter::ParameterChoice;
 use cellstream_protocol::model_infer_request::InferInputTensor;
 use cellstream_protocol::*;
-use common::{FEATURES, HIDDEN, Running, expected, steps, with_grpc};
+use common::{
+    FEATURES, HIDDEN, Running, expected, floats, message, message_part, parameter, steps, with_grpc,
+};
 use tonic::Code;
 
-fn parameter(choice: ParameterChoice) -> InferParameter {
-    InferParameter {
-        parameter_choice: Some(choice),
-    }
-}
-
 fn request(xs: &[f32]) -> ModelInferRequest {
-    let raw: Vec<u8> = xs.iter().flat_map(|x| x.to_le_bytes()).collect();
-    ModelInferRequest {
-        model_name: "lstm".into(),
-        id: "a".into(),
-        inputs: vec![InferInputTensor {
-            name: "input".into(),
-            datatype: "FP32".into(),
-            shape: vec![1, (xs.len() / FEATURES) as i64, FEATURES as i64],
-            ..InferInputTensor::default()
-        }],
-        raw_input_contents: vec![raw.into()],
-        ..ModelInferRequest::default()
-    }
+    message(xs, &[])
 }
 
 fn part(xs: &[f32], id: &str, start: bool, end: bool) -> ModelInferRequest {
-    ModelInferRequest {
-        parameters: HashMap::from([
-            (
-                "sequence_id".into(),
-                parameter(ParameterChoice::StringParam(id.into())),
-            ),
-            (
-                "sequence_start".into(),
-                parameter(ParameterChoice::BoolParam(start)),
-            ),
-            (
-                "sequence_end".into(),
-                parameter(ParameterChoice::BoolParam(end)),
-            ),
-        ]),
-        ..request(xs)
-    }
-}
-
-fn floats(response: &ModelInferResponse, name: &str) -> Vec<f32> {
-    let at = response
-        .outputs
-        .iter()
-        .position(|output| output.name == name)
-        .expect("an output");
-    let raw = &response.raw_output_contents[at];
-    raw.chunks_exact(4)
-        .map(|raw| f32::from_le_bytes(raw.try_into().expect("4 bytes")))
-        .collect()
+    message_part(xs, ParameterChoice::StringParam(id.into()), start, end)
 }
 
 #[test]
@@ -73,7 +28,10 @@ fn answers_are_those_of_the_reference() {
     let whole = expected(&common::lstm(1), &xs);
     with_grpc(&running, async |mut client| {
         let response = client
-            .model_infer(request(&xs))
+            .model_infer(ModelInferRequest {
+                id: "a".into(),
+                ..request(&xs)
+            })
             .await
             .expect("an answer")
             .into_inner();

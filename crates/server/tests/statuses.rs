@@ -2,11 +2,10 @@
 
 mod common;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_request::InferInputTensor;
 use cellstream_protocol::*;
 use cellstream_server::ServerOptions;
 use common::{FEATURES, Running, part, request, with_grpc};
@@ -74,35 +73,21 @@ impl Seen {
 fn message(model: &str) -> ModelInferRequest {
     ModelInferRequest {
         model_name: model.into(),
-        inputs: vec![InferInputTensor {
-            name: "input".into(),
-            datatype: "FP32".into(),
-            shape: vec![1, 1, FEATURES as i64],
-            ..InferInputTensor::default()
-        }],
-        raw_input_contents: vec![[0; 4 * FEATURES].to_vec().into()],
-        ..ModelInferRequest::default()
+        ..with(&[])
     }
 }
 
 fn with(parameters: &[(&str, ParameterChoice)]) -> ModelInferRequest {
-    let of = |(name, choice): &(&str, ParameterChoice)| {
-        let choice = InferParameter {
-            parameter_choice: Some(choice.clone()),
-        };
-        ((*name).to_owned(), choice)
-    };
-    ModelInferRequest {
-        parameters: HashMap::from_iter(parameters.iter().map(of)),
-        ..message("lstm")
-    }
+    common::message(&[0.0; FEATURES], parameters)
 }
 
 fn start(id: i64) -> ModelInferRequest {
-    with(&[
-        ("sequence_id", ParameterChoice::Int64Param(id)),
-        ("sequence_start", ParameterChoice::BoolParam(true)),
-    ])
+    common::message_part(
+        &[0.0; FEATURES],
+        ParameterChoice::Int64Param(id),
+        true,
+        false,
+    )
 }
 
 fn with_parameters(parameters: Value) -> Value {
@@ -198,9 +183,7 @@ fn requests(seen: &mut Seen, running: &Running) {
         let late = with(&[("timeout", ParameterChoice::Int64Param(1))]);
         seen.grpc(504, client.model_infer(late).await);
         let mut shared = message("lstm");
-        let region = InferParameter {
-            parameter_choice: Some(text("r")),
-        };
+        let region = common::parameter(text("r"));
         shared.inputs[0]
             .parameters
             .insert("shared_memory_region".into(), region);

@@ -3,15 +3,14 @@
 
 mod common;
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use cellstream_protocol::ModelInferRequest;
 use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_request::InferInputTensor;
-use cellstream_protocol::{InferParameter, ModelInferRequest, ModelInferResponse};
 use cellstream_server::ServerOptions;
 use common::{
-    Answer, FEATURES, HIDDEN, Running, expected, output, part, steps, with_channel, with_grpc,
+    Answer, FEATURES, HIDDEN, Running, expected, floats, message_part, output, part, steps,
+    with_channel, with_grpc,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -178,43 +177,15 @@ fn without_tokens_all_clients_own_the_same() {
         let asked = message(&xs, 1, 1);
         let answer = client.model_infer(asked).await.expect("an answer");
         let two = expected(&common::lstm(1), &xs[..2 * FEATURES]).y;
-        assert_eq!(floats(answer.get_ref()), two[HIDDEN..]);
+        assert_eq!(floats(answer.get_ref(), "output"), two[HIDDEN..]);
     });
     assert_eq!(running.infer("lstm", &step(&xs, 2, &id)).status, 200);
 }
 
 /// As [`step`].
 fn message(xs: &[f32], at: usize, id: u64) -> ModelInferRequest {
-    let xs = &xs[at * FEATURES..][..FEATURES];
-    let raw: Vec<u8> = xs.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let parameter = |name: &str, choice| {
-        let choice = InferParameter {
-            parameter_choice: Some(choice),
-        };
-        (name.to_owned(), choice)
-    };
-    ModelInferRequest {
-        model_name: "lstm".into(),
-        inputs: vec![InferInputTensor {
-            name: "input".into(),
-            datatype: "FP32".into(),
-            shape: vec![1, 1, FEATURES as i64],
-            ..InferInputTensor::default()
-        }],
-        raw_input_contents: vec![raw.into()],
-        parameters: HashMap::from([
-            parameter("sequence_id", ParameterChoice::Uint64Param(id)),
-            parameter("sequence_start", ParameterChoice::BoolParam(at == 0)),
-            parameter("sequence_end", ParameterChoice::BoolParam(at == 2)),
-        ]),
-        ..ModelInferRequest::default()
-    }
-}
-
-fn floats(response: &ModelInferResponse) -> Vec<f32> {
-    let raw = response.raw_output_contents[0].chunks_exact(4);
-    raw.map(|raw| f32::from_le_bytes(raw.try_into().expect("4 bytes")))
-        .collect()
+    let x = &xs[at * FEATURES..][..FEATURES];
+    message_part(x, ParameterChoice::Uint64Param(id), at == 0, at == 2)
 }
 
 fn with_token<T>(message: T, token: &str) -> Request<T> {
@@ -247,13 +218,16 @@ fn tenants_are_apart_over_grpc_too() {
         let mut found = Vec::new();
         while let Some(answer) = stream.message().await.expect("an answer") {
             assert_eq!(answer.error_message, "");
-            found.extend(floats(&answer.infer_response.expect("a response")));
+            found.extend(floats(
+                &answer.infer_response.expect("a response"),
+                "output",
+            ));
         }
         assert_eq!(found, expected(&common::lstm(1), &second).y);
         let asked = with_token(message(&first, 1, 1), "one");
         let answer = client.model_infer(asked).await.expect("an answer");
         let alone = expected(&common::lstm(1), &first[..2 * FEATURES]).y;
-        assert_eq!(floats(answer.get_ref()), alone[HIDDEN..]);
+        assert_eq!(floats(answer.get_ref(), "output"), alone[HIDDEN..]);
     });
 }
 

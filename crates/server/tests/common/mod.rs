@@ -7,6 +7,9 @@ use std::path::Path;
 use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output};
 use cellstream::reference;
 use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
+use cellstream_protocol::infer_parameter::ParameterChoice;
+use cellstream_protocol::model_infer_request::InferInputTensor;
+use cellstream_protocol::{InferParameter, ModelInferRequest, ModelInferResponse};
 use cellstream_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -204,6 +207,51 @@ pub fn part(xs: &[f32], id: &Value, start: bool, end: bool) -> Value {
     request["parameters"] =
         json!({ "sequence_id": id, "sequence_start": start, "sequence_end": end });
     request
+}
+
+pub fn parameter(choice: ParameterChoice) -> InferParameter {
+    InferParameter {
+        parameter_choice: Some(choice),
+    }
+}
+
+/// The request of one sequence over gRPC.
+pub fn message(xs: &[f32], parameters: &[(&str, ParameterChoice)]) -> ModelInferRequest {
+    let raw: Vec<u8> = xs.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let parameters =
+        { parameters.iter() }.map(|(name, choice)| ((*name).to_owned(), parameter(choice.clone())));
+    ModelInferRequest {
+        model_name: "lstm".into(),
+        inputs: vec![InferInputTensor {
+            name: "input".into(),
+            datatype: "FP32".into(),
+            shape: vec![1, (xs.len() / FEATURES) as i64, FEATURES as i64],
+            ..InferInputTensor::default()
+        }],
+        raw_input_contents: vec![raw.into()],
+        parameters: parameters.collect(),
+        ..ModelInferRequest::default()
+    }
+}
+
+/// The same as a part of a sequence.
+pub fn message_part(xs: &[f32], id: ParameterChoice, start: bool, end: bool) -> ModelInferRequest {
+    let [start, end] = [start, end].map(ParameterChoice::BoolParam);
+    let parameters = [
+        ("sequence_id", id),
+        ("sequence_start", start),
+        ("sequence_end", end),
+    ];
+    message(xs, &parameters)
+}
+
+/// The elements of an output over gRPC.
+pub fn floats(response: &ModelInferResponse, name: &str) -> Vec<f32> {
+    let mut outputs = response.outputs.iter();
+    let at = outputs.position(|output| output.name == name);
+    let raw = response.raw_output_contents[at.expect("an output")].chunks_exact(4);
+    raw.map(|raw| f32::from_le_bytes(raw.try_into().expect("4 bytes")))
+        .collect()
 }
 
 /// The elements of an output.
