@@ -166,37 +166,23 @@ mod tests {
         bytes: 100,
     };
 
+    fn of(limit: fn(&mut Limits)) -> Arc<Admission> {
+        let mut limits = Limits::NONE;
+        limit(&mut limits);
+        Admission::new(limits, LimitOf::Model)
+    }
+
     #[test]
     fn each_limit_is_kept_and_given_back() {
-        let of = |limits: Limits| Admission::new(limits, LimitOf::Model);
         let other = Needs {
             client: ClientId(2),
             ..NEEDS
         };
-        for (limits, what) in [
-            (
-                Limits {
-                    requests: 1,
-                    ..Limits::NONE
-                },
-                Reason::Requests,
-            ),
-            (
-                Limits {
-                    nodes: 5,
-                    ..Limits::NONE
-                },
-                Reason::Nodes,
-            ),
-            (
-                Limits {
-                    bytes: 199,
-                    ..Limits::NONE
-                },
-                Reason::Bytes,
-            ),
+        for (admission, what) in [
+            (of(|limits| limits.requests = 1), Reason::Requests),
+            (of(|limits| limits.nodes = 5), Reason::Nodes),
+            (of(|limits| limits.bytes = 199), Reason::Bytes),
         ] {
-            let admission = of(limits);
             let first = admission.admit(NEEDS).expect("room");
             let refused = admission.admit(other).expect_err("no room");
             assert_eq!(refused.reason(), what);
@@ -204,10 +190,7 @@ mod tests {
             drop(first);
             assert!(admission.admit(other).is_ok(), "{what}");
         }
-        let admission = of(Limits {
-            client_requests: 1,
-            ..Limits::NONE
-        });
+        let admission = of(|limits| limits.client_requests = 1);
         let first = admission.admit(NEEDS).expect("room");
         let refused = admission.admit(NEEDS).expect_err("no room");
         assert_eq!(refused.reason(), Reason::ClientRequests);
@@ -218,7 +201,7 @@ mod tests {
 
     #[test]
     fn bytes_of_ended_requests_count_once() {
-        let admission = Admission::new(Limits::NONE, LimitOf::Engine);
+        let admission = of(|_| ());
         let first = admission.admit(NEEDS).expect("room");
         assert!(!admission.take_ended(100));
         drop(first);
@@ -229,21 +212,12 @@ mod tests {
 
     #[test]
     fn requests_that_never_fit_are_told_so() {
-        for limits in [
-            Limits {
-                request_nodes: 2,
-                ..Limits::NONE
-            },
-            Limits {
-                nodes: 2,
-                ..Limits::NONE
-            },
-            Limits {
-                bytes: 99,
-                ..Limits::NONE
-            },
+        for admission in [
+            of(|limits| limits.request_nodes = 2),
+            of(|limits| limits.nodes = 2),
+            of(|limits| limits.bytes = 99),
         ] {
-            let refused = Admission::new(limits, LimitOf::Engine).admit(NEEDS);
+            let refused = admission.admit(NEEDS);
             assert!(!refused.expect_err("too large").may_pass());
         }
     }
