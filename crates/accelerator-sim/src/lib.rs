@@ -6,6 +6,7 @@
 //! accelerator   E-PUR and an output-stationary systolic array (Table 2): cycles of a step
 //! energy        constants with their sources, and counted accesses in joules
 //! arrivals      Poisson arrivals of sequences with random lengths
+//! ebatch        E-BATCH as a state machine: lanes, their queue and its partition
 //! policy        padding, bucketing, cellular batching and E-BATCH
 //! outcome       latencies, throughput, bytes, energy and wasted steps of a run
 //! sustained     the highest rate that a policy sustains
@@ -29,6 +30,7 @@
 pub mod accelerator;
 pub mod arrivals;
 pub mod command;
+pub mod ebatch;
 pub mod energy;
 pub mod network;
 pub mod outcome;

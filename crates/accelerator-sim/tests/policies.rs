@@ -2,11 +2,11 @@
 
 use cellstream_accelerator_sim::accelerator::{Accelerator, Units};
 use cellstream_accelerator_sim::arrivals::{Arrival, Arrivals, Lengths};
+use cellstream_accelerator_sim::ebatch::Cap;
 use cellstream_accelerator_sim::energy::Energy;
 use cellstream_accelerator_sim::network::Network;
 use cellstream_accelerator_sim::outcome::Outcome;
 use cellstream_accelerator_sim::policy::{Machine, Waits, bucketing, cellular, ebatch, padding};
-use cellstream_serve::ebatch::Cap;
 
 /// A step of a layer takes 16 ns, reading its weights 128 ns.
 fn small(lanes: usize, layers: usize) -> Machine {

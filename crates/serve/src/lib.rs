@@ -26,7 +26,6 @@
 #![doc = include_str!("../README.md")]
 
 pub mod cell_graph;
-pub mod ebatch;
 pub mod engine;
 mod error;
 pub mod networks;

@@ -1,12 +1,11 @@
-//! E-BATCH, by the runtime of the serving crate.
+//! E-BATCH, by its state machine.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
 
-use cellstream_serve::ebatch::{Batch, Cap, Decision, EBatch, EBatchOptions, Segment, Sequence};
-
 use super::Machine;
 use crate::arrivals::Arrival;
+use crate::ebatch::{Batch, Cap, Decision, EBatch, EBatchOptions, Segment, Sequence};
 use crate::outcome::Outcome;
 
 /// The times of E-BATCH, in nanoseconds.

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cellstream_serve::ebatch::{Cap, LayerTimes};
-
 use super::{Machine, Waits, bucketing, cellular, ebatch, padding};
 use crate::arrivals::Arrival;
+use crate::ebatch::{Cap, LayerTimes};
 use crate::outcome::Outcome;
 
 /// A policy: `padding`, `bucketing:WIDTH`, `cellular:STEPS`, `ebatch`, `ebatch:N` or

@@ -6,10 +6,12 @@
 //! paper's lanes have a fixed number, so a lane that is done gets another sequence at once. A CPU
 //! computes any number of rows, so a batch whose rows end becomes smaller instead.
 //!
-//! `N` is chosen for each batch, by [`Cap::ByLoad`], the rule that the simulated accelerators use:
+//! `N` is chosen for each batch, by [`LayerTimes::cap`], the rule that simulated accelerators use:
 //! from the times of batches of one step and of several. They come from the cost sheets of the
 //! cells (`cellstream tune --steps 1,8 --batch 1,2,4,…`), and are measured while the engine runs,
 //! for batches of about the same number of rows.
+
+mod cap;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use super::{Cellular, Order, moving_average};
 use crate::cell_graph::CellCost;
-use crate::ebatch::{Cap, LayerTimes, Rest};
 use crate::scheduler::{
     Demand, NewModel, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task, WorkerId,
 };
+pub use cap::{LayerTimes, Rest, Time};
 
 /// The steps of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +275,7 @@ impl Policy for EBatching {
             }
         });
         // Deadlines are times from now on.
-        let steps = Cap::ByLoad(layer).of_batch(0, lanes, waiting, left);
+        let steps = layer.cap(0, lanes, waiting, left);
         Some(steps.unwrap_or(most).min(most))
     }
 

@@ -1,10 +1,9 @@
 //! E-BATCH: batches of lanes, layer by layer, so that the weights of a layer are read once for
 //! many steps (Silfa, Arnau and González, E-BATCH, ACM TACO 2022, section 5).
 //!
-//! A state machine without clock, threads and values: events go in, decisions come out. Simulated
-//! accelerators are driven by it. On CPUs the policy [`EBatching`](crate::policy::EBatching) has no
-//! lanes, as a CPU computes any number of rows; it shares the rule for the steps of a batch
-//! ([`Cap`]).
+//! A state machine without clock, threads and values: events go in, decisions come out. On CPUs the
+//! policy [`EBatching`](cellstream_serve::policy::EBatching) has no lanes, as a CPU computes any
+//! number of rows; it has the rule for the steps of a batch that [`Cap::ByLoad`] has.
 //!
 //! ```text
 //! queue -- start --> first layer -- lock --> other layers -- finish --> completed, or queue again
@@ -22,7 +21,7 @@
 //! - **Models.** All sequences of a batch are of one model.
 //!
 //! ```
-//! use cellstream_serve::ebatch::{Cap, Decision, EBatch, EBatchOptions, Sequence};
+//! use cellstream_accelerator_sim::ebatch::{Cap, Decision, EBatch, EBatchOptions, Sequence};
 //!
 //! let mut runtime = EBatch::new(EBatchOptions { lanes: 2, cap: Cap::Steps(3), wait: 10 });
 //! let decisions = runtime.arrive(0, &[Sequence::new(1, 0, 2)])?;
@@ -32,7 +31,7 @@
 //! // … both layers of the model are evaluated …
 //! let finished = runtime.finish(20);
 //! assert_eq!(finished.completed, [1]); // two steps of sequence 2 are left
-//! # Ok::<(), cellstream_serve::ebatch::EBatchError>(())
+//! # Ok::<(), cellstream_accelerator_sim::ebatch::EBatchError>(())
 //! ```
 
 mod cap;
@@ -43,12 +42,11 @@ mod tests;
 
 use std::collections::HashSet;
 
-pub use cap::{Cap, LayerTimes, Rest};
+pub use cap::Cap;
+use cellstream_serve::policy::ebatch::Rest;
+pub use cellstream_serve::policy::ebatch::{LayerTimes, Time};
 pub use partition::partition;
 use queue::{Pending, Queue};
-
-/// A time, in a unit that the caller chooses.
-pub type Time = u64;
 
 /// Options of [`EBatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,25 +1,7 @@
-//! The most steps of a lane in a batch: N.
+//! The cap of a batch: the most steps of a row in it (E-BATCH's N), by load and deadlines.
 
-use super::Time;
-
-/// The most steps of a lane in a batch (N).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cap {
-    /// Those of the longest lane when the batch starts.
-    Longest,
-    /// This number; at least 1.
-    Steps(usize),
-    /// Chosen for each batch, by the waiting sequences and their deadlines.
-    ///
-    /// - In general the number that makes the mean latency least. A sequence of `T` steps pays for
-    ///   `T/N` reads of the weights in each layer, `T fetch / N`; one that arrives meanwhile waits
-    ///   for half a batch, `N step / 2`. The sum is least at `N = sqrt(2 T fetch / step)`.
-    /// - While more sequences wait than two for each lane, `N` grows in proportion: the load is
-    ///   high, and a larger `N` serves more sequences in a time.
-    /// - If sequences have deadlines: of that number and the steps that are left of each, the one
-    ///   with which the most end in time, if all later batches were like this one.
-    ByLoad(LayerTimes),
-}
+/// A time, in a unit that the caller chooses.
+pub type Time = u64;
 
 /// Times of the evaluation, of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +30,38 @@ impl LayerTimes {
         let batch = self.fetch.saturating_add(steps_time);
         let passes = steps.div_ceil(cap).saturating_mul(self.layers);
         batch.saturating_mul(passes as Time)
+    }
+
+    /// The most steps of a batch that starts now, with the `oldest` of `waiting` sequences, as many
+    /// as `lanes`. `None` without a sequence.
+    ///
+    /// - In general the number that makes the mean latency least. A sequence of `T` steps pays for
+    ///   `T/N` reads of the weights in each layer, `T fetch / N`; one that arrives meanwhile waits
+    ///   for half a batch, `N step / 2`. The sum is least at `N = sqrt(2 T fetch / step)`.
+    /// - While more sequences wait than two for each lane, `N` grows in proportion: the load is
+    ///   high, and a larger `N` serves more sequences in a time.
+    /// - If sequences have deadlines: of that number and the steps that are left of each, the one
+    ///   with which the most end in time, if all later batches were like this one.
+    ///
+    /// ```
+    /// use cellstream_serve::policy::ebatch::{LayerTimes, Rest};
+    ///
+    /// let times = LayerTimes { layers: 8, fetch: 50, step: 10 };
+    /// let oldest = [Rest { steps: 90, deadline: None }; 2];
+    /// assert_eq!(times.cap(0, 4, 2, oldest.into_iter()), Some(30)); // sqrt(2 · 90 · 5)
+    /// ```
+    pub fn cap(
+        &self,
+        now: Time,
+        lanes: usize,
+        waiting: usize,
+        oldest: impl Iterator<Item = Rest> + Clone,
+    ) -> Option<usize> {
+        let cap = self.by_load(waiting as f64 / lanes as f64, oldest.clone())?;
+        if oldest.clone().all(|rest| rest.deadline.is_none()) {
+            return Some(cap);
+        }
+        Some(self.in_time(now, cap, &oldest.collect::<Vec<_>>()))
     }
 
     /// The cap with the least mean latency, where this number of sequences waits for each lane.
@@ -83,40 +97,6 @@ impl LayerTimes {
     }
 }
 
-impl Cap {
-    /// The most steps of a batch that starts now with the `oldest` of `waiting` sequences, as many
-    /// as `lanes`. `None` for [`Cap::Longest`], and without a sequence.
-    ///
-    /// ```
-    /// use cellstream_serve::ebatch::{Cap, LayerTimes, Rest};
-    ///
-    /// let cap = Cap::ByLoad(LayerTimes { layers: 8, fetch: 50, step: 10 });
-    /// let oldest = [Rest { steps: 90, deadline: None }; 2];
-    /// assert_eq!(cap.of_batch(0, 4, 2, oldest.into_iter()), Some(30)); // sqrt(2 · 90 · 5)
-    /// ```
-    pub fn of_batch(
-        &self,
-        now: Time,
-        lanes: usize,
-        waiting: usize,
-        oldest: impl Iterator<Item = Rest> + Clone,
-    ) -> Option<usize> {
-        match self {
-            Cap::Longest => None,
-            Cap::Steps(steps) => Some(*steps),
-            Cap::ByLoad(times) => {
-                let waiting_for_each = waiting as f64 / lanes as f64;
-                let cap = times.by_load(waiting_for_each, oldest.clone())?;
-                let has_deadlines = oldest.clone().any(|rest| rest.deadline.is_some());
-                Some(match has_deadlines {
-                    true => times.in_time(now, cap, &oldest.collect::<Vec<_>>()),
-                    false => cap,
-                })
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +126,7 @@ mod tests {
     #[test]
     fn the_cap_by_load_has_the_least_latency_of_all() {
         for steps in [8, 20, 60, 300] {
-            let cap = Cap::ByLoad(TIMES).of_batch(0, 4, 2, rests(&[steps, steps]));
+            let cap = TIMES.cap(0, 4, 2, rests(&[steps, steps]));
             let best = (1..=steps)
                 .min_by(|&a, &b| latency(steps, a).total_cmp(&latency(steps, b)))
                 .unwrap();
@@ -156,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_cap_grows_with_the_queue() {
-        let of = |waiting| Cap::ByLoad(TIMES).of_batch(0, 2, waiting, rests(&[90, 90]));
+        let of = |waiting| TIMES.cap(0, 2, waiting, rests(&[90, 90]));
         let balanced = Some(30); // sqrt(2 · 90 · 5)
         assert_eq!((of(1), of(4)), (balanced, balanced));
         assert_eq!(of(6), Some(45));
@@ -186,7 +166,7 @@ mod tests {
                 met.filter(|met| *met).count()
             };
             let of = |all: Vec<Rest>| {
-                let cap = Cap::ByLoad(TIMES).of_batch(now, 6, count, all.into_iter());
+                let cap = TIMES.cap(now, 6, count, all.into_iter());
                 cap.unwrap()
             };
             let found = of(all.clone());
