@@ -5,11 +5,56 @@ use std::sync::Arc;
 use slotmap::SlotMap;
 
 use super::*;
-use crate::cell_graph::test_graphs::Sum;
-use crate::cell_graph::{Cells, WorkerEnv};
-use crate::cell_graph::{Graph, NodeId, Ports, Source};
+use crate::cell_graph::{
+    Batch, Cell, CellError, Cells, Graph, NodeId, Ports, PreparedCell, Source, WorkerEnv,
+};
 use crate::scheduler::{Row, WorkerId};
 use cellstream::execute::team::{SharedTeam, Team};
+
+/// Adds its input to its state, and gives the sum at its output, if it has one; fails at what is
+/// not a number.
+struct Sum(pub Ports);
+
+impl Cell for Sum {
+    fn name(&self) -> &str {
+        "sum"
+    }
+
+    fn ports(&self) -> &Ports {
+        &self.0
+    }
+
+    fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
+        struct Ready;
+        impl PreparedCell for Ready {
+            fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
+                let (rows, lengths) = (batch.rows(), batch.lengths());
+                let all = batch.steps() * rows;
+                let x = batch.input(0);
+                let (mut states, outputs) = batch.written();
+                let Some(mut sums) = states.next() else {
+                    return Err(CellError::new("no state"));
+                };
+                let mut outputs: Vec<_> = outputs.collect();
+                let mut are_numbers = true;
+                for at in 0..all {
+                    let (step, row) = (at / rows, at % rows);
+                    if lengths.is_none_or(|lengths| step < lengths[row]) {
+                        let (x, sum) = (x.row(at, 1)[0], sums.row(row, 1));
+                        are_numbers &= !x.is_nan();
+                        sum[0] += x;
+                        outputs.iter_mut().for_each(|y| y.row(at, 1)[0] = sum[0]);
+                    }
+                }
+                match are_numbers {
+                    true => Ok(()),
+                    false => Err(CellError::new("not a number")),
+                }
+            }
+        }
+        Ok(Box::new(Ready))
+    }
+}
 
 struct Chains {
     model: Arc<ModelCells>,
