@@ -203,7 +203,8 @@ impl Engine {
     /// As [`Engine::start`], with a policy of the user instead of [`EngineOptions::policy`].
     /// `policy` builds it for the number of workers. It gets the costs of the cells by
     /// [`Policy::add_model`]; [`CellCost::rows`](crate::cell_graph::CellCost::rows) are
-    /// [`EngineOptions::sizes`] if these are set.
+    /// [`EngineOptions::sizes`] if these are set. A batch has at most [`Policy::max_steps`] steps,
+    /// or [`EngineOptions::steps_at_once`] if the policy has none.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -222,14 +223,16 @@ impl Engine {
         policy: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Result<Engine, EngineError> {
         options.check()?;
-        let prepared = ModelSetup::new(cells, &model.sizes, TaskLimits::new(options))?;
         let cores = options.workers.take();
         let cores = cores.map_err(|why| EngineError::Team { worker: 0, why })?;
         let workers = cores.len();
         if cores.is_empty() || cores.iter().any(|cores| cores.list().is_empty()) {
             return Err(EngineError::NoWorker);
         }
-        let (policy, tasks) = (policy(workers), options.tasks_at_once);
+        let policy = policy(workers);
+        let step_limits = TaskLimits::new(&*policy, options);
+        let prepared = ModelSetup::new(cells, &model.sizes, step_limits)?;
+        let tasks = options.tasks_at_once;
         let scheduler = Scheduler::new(policy, workers, tasks, options.limits);
         let mut shared = Shared::new(scheduler, workers);
         // A time of 0 would keep the reply thread busy beside a step.
@@ -241,7 +244,7 @@ impl Engine {
         let mut engine = Engine {
             model: Model::new(&shared, Arc::clone(&first), &name),
             shared,
-            step_limits: TaskLimits::new(options),
+            step_limits,
             teams: Vec::new(),
             threads: Vec::new(),
             replies: None,

@@ -26,8 +26,8 @@ pub struct EngineOptions {
     /// steps of their rows not counted. A worker with a device gets the next ones while the last of
     /// these is in flight.
     pub tasks_at_once: usize,
-    /// Under other policies than [`PolicyKind::EBatch`]: maximum number of steps of a chain in one
-    /// batch, for cells that [support
+    /// Under policies without [`Policy::max_steps`](crate::scheduler::Policy::max_steps), as
+    /// `cellular`: maximum number of steps of a chain in one batch, for cells that [support
     /// it](crate::cell_graph::Cell::supports_multiple_steps). More steps read the weights less
     /// often. All steps together have at most
     /// [`Scheduler::STEP_ROWS`](crate::scheduler::Scheduler::STEP_ROWS) rows: four steps of up to 4

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::{EngineError, EngineOptions, Reply};
 use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
-use crate::policy::PolicyKind;
-use crate::scheduler::{ModelError, Scheduler};
+use crate::scheduler::{ModelError, Policy, Scheduler};
 use crate::worker::Runner;
 use cellstream::execute::team::{SharedTeam, catch_panic};
 
@@ -30,19 +29,17 @@ pub(super) struct TaskLimits {
 }
 
 impl TaskLimits {
-    /// Those of the options.
-    pub fn new(options: &EngineOptions) -> TaskLimits {
-        match options.policy {
-            PolicyKind::EBatch => TaskLimits {
-                steps: options.batch_steps.most(),
-                rows: usize::MAX,
-                tasks: options.tasks_at_once,
-            },
-            _ => TaskLimits {
-                steps: options.steps_at_once.min(Scheduler::STEP_ROWS),
-                rows: Scheduler::STEP_ROWS,
-                tasks: options.tasks_at_once,
-            },
+    /// Those of the policy, or of the options if it has none.
+    pub fn new(policy: &dyn Policy, options: &EngineOptions) -> TaskLimits {
+        const ROWS: usize = Scheduler::STEP_ROWS;
+        let (steps, rows) = match policy.max_steps() {
+            Some(steps) => (steps, usize::MAX),
+            None => (options.steps_at_once.min(ROWS), ROWS),
+        };
+        TaskLimits {
+            steps,
+            rows,
+            tasks: options.tasks_at_once,
         }
     }
 }

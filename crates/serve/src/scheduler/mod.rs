@@ -308,12 +308,13 @@ impl Scheduler {
                 break;
             };
             let most = self.models.steps_at_once(task.cell);
-            let chosen = match most > 1 {
-                true => self.policy.steps(now, &self.table, &task),
-                false => None,
+            let (steps, most_rows) = match self.policy.max_steps() {
+                Some(_) if most > 1 => {
+                    let steps = self.policy.steps(now, &self.table, &task);
+                    (steps.min(most), usize::MAX)
+                }
+                _ => (most, Scheduler::STEP_ROWS),
             };
-            let most_rows = chosen.map_or(Scheduler::STEP_ROWS, |_| usize::MAX);
-            let steps = chosen.map_or(most, |steps| steps.min(most));
             let mut all_rows = task.batch();
             for _ in 1..steps {
                 all_rows += task.batch();

@@ -95,12 +95,19 @@ pub trait Policy: Send {
         rows: &mut Vec<Row>,
     ) -> Option<NewTask>;
 
-    /// The largest number of steps of the rows of `first`, that task included, for one batch of the
-    /// worker. `None`: as many as have [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows
-    /// together. Called for tasks of [`Demand::Any`] whose cell computes several steps at once.
-    fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> Option<usize> {
-        let _ = (now, table, first);
+    /// The most that [`Policy::steps`] returns, a constant of at least 1: workers allocate buffers for
+    /// so many steps. `None`, as by default, leaves the steps of a batch to the scheduler: as many
+    /// as have [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows together.
+    fn max_steps(&self) -> Option<usize> {
         None
+    }
+
+    /// The largest number of steps of the rows of `first`, that task included, for one batch of the
+    /// worker. Called if there are [`Policy::max_steps`], for tasks of [`Demand::Any`] whose cell
+    /// computes several steps at once.
+    fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> usize {
+        let _ = (now, table, first);
+        1
     }
 
     /// A task has been run; its rows are not yet done in `table`. `took` is the time of the worker,

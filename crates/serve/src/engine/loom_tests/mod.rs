@@ -127,7 +127,11 @@ fn counting(rows: usize, steps: usize) -> ModelSetup {
         cells,
         costs: vec![BatchSizes { min: 1, max: rows }.into()],
         steps: vec![steps],
-        limits: TaskLimits::new(&EngineOptions::default()),
+        limits: {
+            let options = EngineOptions::default();
+            let policy = options.policy.build(1, options.groups, options.batch_steps);
+            TaskLimits::new(&*policy, &options)
+        },
     }
 }
 

@@ -248,9 +248,13 @@ impl Policy for EBatching {
         Some(task)
     }
 
-    fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> Option<usize> {
+    fn max_steps(&self) -> Option<usize> {
+        Some(self.steps.most())
+    }
+
+    fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> usize {
         let most = match self.steps {
-            BatchSteps::Fixed(steps) => return Some(steps),
+            BatchSteps::Fixed(steps) => return steps,
             BatchSteps::ByLoad(most) => most,
         };
         let waiting = self.cellular.waiting(first.cell, first.worker);
@@ -258,10 +262,10 @@ impl Policy for EBatching {
         let times = self.cells[first.cell.index()].of(first.rows.len());
         times.started += 1;
         if times.one.is_none() || times.started.is_multiple_of(REFRESH) {
-            return Some(1);
+            return 1;
         }
         let Some(layer) = times.layer() else {
-            return Some(FIRST.min(most));
+            return FIRST.min(most);
         };
         let left = first.rows.iter().map(|row| {
             let view = table.view(table.node_subgraph(*row));
@@ -276,7 +280,7 @@ impl Policy for EBatching {
         });
         // Deadlines are times from now on.
         let steps = layer.cap(0, lanes, waiting, left);
-        Some(steps.unwrap_or(most).min(most))
+        steps.unwrap_or(most).min(most)
     }
 
     fn done(&mut self, table: &Table, task: &Task, took: Option<Duration>) {
