@@ -188,6 +188,21 @@ fn a_tensor_larger_than_its_file_is_not_read() {
     assert!(refused.contains("strides"), "{refused}");
 }
 
+/// The pickle of an array of NumPy, of the pickles of its bytes and its shape.
+fn array(bytes: &[u8], dtype: &[u8], shape: &[u8]) -> Vec<u8> {
+    [
+        &b"cnumpy.core.numeric\n_frombuffer\n("[..],
+        bytes,
+        b"cnumpy\ndtype\n(U",
+        &[dtype.len() as u8],
+        dtype,
+        b"tR",
+        shape,
+        b"U\x01CtR",
+    ]
+    .concat()
+}
+
 /// Pickles that grow without bounds in a reader that follows every reference, or every copy.
 #[test]
 fn hostile_pickles_are_refused_at_once() {
@@ -208,15 +223,10 @@ fn hostile_pickles_are_refused_at_once() {
     let copies = [&b"\x80\x02)"[..], &b"2".repeat(5 << 20), b"."].concat();
     let marks = [&b"\x80\x02"[..], &b"(".repeat(5 << 20), b"N."].concat();
     let long = b"\x80\x02X\xff\xff\xff\xffab.".to_vec();
-    // A key of 1 MB before a thousand arrays.
-    let array = [
-        &b"cnumpy.core.numeric\n_frombuffer\n(C\x04abcdcnumpy\ndtype\n(U\x02f4tR)U\x01CtRq\0"[..],
-        b"0}(",
-    ];
-    let mut named = b"\x80\x02".to_vec();
-    named.extend(array.concat());
-    named.extend(b"X\0\0\x10\0");
-    named.extend(b"k".repeat(1 << 20));
+    // A key of 1 KB before many arrays.
+    let small = array(b"C\x04abcd", b"f4", b")");
+    let mut named = [&b"\x80\x02"[..], &small, b"q\x000}(X\0\x04\0\0"].concat();
+    named.extend(b"k".repeat(1 << 10));
     named.extend(b"}(");
     for index in 0..60000u16 {
         named.push(b'M');
@@ -224,6 +234,46 @@ fn hostile_pickles_are_refused_at_once() {
         named.extend(b"h\0");
     }
     named.extend(b"uu.");
+    // The states of an object: pairs of the one before, and tuples within each other.
+    let object = b"\x80\x02ca\nb\n)R)";
+    let pairs = [&object[..], &b"2\x86".repeat(60), b"b."].concat();
+    let nested = [&object[..], &b"\x85".repeat(200_000), b"b."].concat();
+    let rebuilt = [
+        &b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nq\0"[..],
+        &b"h\0N".repeat(200_000),
+        b")",
+        &b"\x87".repeat(200_000),
+        b"R.",
+    ];
+    // Many references to a value that takes long to read, but is no tensor.
+    let repeated = |value: &[u8]| {
+        let references = b"h\x01".repeat(200_000);
+        [&b"\x80\x02"[..], value, b"q\x010(", &references, b"l."].concat()
+    };
+    let ones = [&b"("[..], &b"K\x01".repeat(1 << 20), b"t"].concat();
+    let axes = repeated(&array(b"C\x04abcd", b"f4", &ones));
+    let text = [&b"X\0\0\x10\0"[..], &b"k".repeat(1 << 20)].concat();
+    let latin = [&b"c_codecs\nencode\n("[..], &text, b"X\x06\0\0\0latin1tR"].concat();
+    let decoded = repeated(&array(&latin, b"f4", b"(J\0\0\0\x70t"));
+    let reversed = repeated(&array(&text, b">f4", b"(J\0\0\0\x70t"));
+    let storage = b"(X\x07\0\0\0storagectorch\nQInt8Storage\nU\x010U\x03cpuK\x01tQ.";
+    let file = [&b"\x80\x02"[..], &b"N0".repeat(1 << 19), storage].concat();
+    let file = [&b"B"[..], &(file.len() as u32).to_le_bytes(), &file].concat();
+    let parsed = repeated(
+        &[
+            &b"ctorch._utils\n_rebuild_tensor_v2\n(ctorch.storage\n_load_from_bytes\n("[..],
+            &file,
+            b"tRK\x00(K\x01t(K\x01ttR",
+        ]
+        .concat(),
+    );
+    // Lists of sixteen times the one before, as the arguments of a call.
+    let level = [&b"q\0("[..], &b"h\0".repeat(16), b"l"].concat();
+    let wide = repeated(&[&b"ca\nb\n(N"[..], &level.repeat(4), b"tR"].concat());
+    // Keys that are no UTF-8 at their end.
+    let key = [&b"B\0\0\x10\0"[..], &b"k".repeat((1 << 20) - 1), b"\xff"].concat();
+    let items = b"h\x01N".repeat(1 << 20);
+    let keys = [&b"\x80\x02"[..], &key, b"q\x010}(", &items, b"u."].concat();
     for (name, pickle) in [
         ("doubled", doubled),
         ("deep", deep.concat()),
@@ -233,6 +283,15 @@ fn hostile_pickles_are_refused_at_once() {
         ("marks", marks),
         ("long", long),
         ("named", named),
+        ("pairs", pairs),
+        ("nested", nested),
+        ("rebuilt", rebuilt.concat()),
+        ("axes", axes),
+        ("decoded", decoded),
+        ("reversed", reversed),
+        ("parsed", parsed),
+        ("wide", wide),
+        ("keys", keys),
         ("empty", b"\x80\x02.".to_vec()),
     ] {
         let mut hostile = tempfile::NamedTempFile::new().unwrap();

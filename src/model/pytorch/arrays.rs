@@ -15,8 +15,12 @@ use super::storage::Missing;
 use super::width;
 use crate::model::safetensors::Entry;
 
-/// The array that a call makes; `None`: it makes none.
-pub(super) fn array<'a>(pickle: &Pickle<'a>, call: &Call) -> Option<Result<Entry<'a>, Missing>> {
+/// The array that a call makes; `None`: it makes none. `copied` grows by the bytes that are copied.
+pub(super) fn array<'a>(
+    pickle: &Pickle<'a>,
+    call: &Call,
+    copied: &mut usize,
+) -> Option<Result<Entry<'a>, Missing>> {
     let (module, name) = pickle.global(call.callable)?;
     if !module.starts_with("numpy") {
         return None;
@@ -36,17 +40,19 @@ pub(super) fn array<'a>(pickle: &Pickle<'a>, call: &Call) -> Option<Result<Entry
         _ => return None,
     };
     let unread = || Missing::Unread(format!("{module}.ndarray of objects or another type"));
-    Some(of_fields(pickle, fields).ok_or_else(unread))
+    Some(of_fields(pickle, fields, copied).ok_or_else(unread))
 }
 
 fn of_fields<'a>(
     pickle: &Pickle<'a>,
     (bytes, dtype, shape, is_fortran): (Id, Id, Id, bool),
+    copied: &mut usize,
 ) -> Option<Entry<'a>> {
     let (dtype, is_big_endian) = of_dtype(pickle, dtype)?;
     let shape = pickle.sizes(shape)?;
-    let mut bytes = self::bytes(pickle, bytes)?;
+    let mut bytes = self::bytes(pickle, bytes, copied)?;
     if is_big_endian && width(dtype) > 1 {
+        *copied = copied.saturating_add(bytes.len());
         let values = bytes.to_mut().chunks_exact_mut(width(dtype));
         values.for_each(<[u8]>::reverse);
     }
@@ -99,8 +105,9 @@ fn of_dtype(pickle: &Pickle<'_>, id: Id) -> Option<(Dtype, bool)> {
     Some((dtype, is_big_endian))
 }
 
-/// The bytes that a value is. Protocol 2 has none: they are a text in Latin 1, and a call.
-pub(super) fn bytes<'a>(pickle: &Pickle<'a>, id: Id) -> Option<Cow<'a, [u8]>> {
+/// The bytes that a value is. Protocol 2 has none: they are a text in Latin 1, and a call, which is
+/// decoded and adds to `copied`.
+pub(super) fn bytes<'a>(pickle: &Pickle<'a>, id: Id, copied: &mut usize) -> Option<Cow<'a, [u8]>> {
     match pickle.get(id) {
         Value::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
         // Of Python 2.
@@ -109,8 +116,11 @@ pub(super) fn bytes<'a>(pickle: &Pickle<'a>, id: Id) -> Option<Cow<'a, [u8]>> {
             let arguments = pickle.elements(call.arguments)?;
             match (pickle.global(call.callable)?, arguments) {
                 (("_codecs", "encode"), &[text, ..]) => {
-                    let characters = pickle.text(text)?.chars();
-                    let bytes = characters.map(|character| u8::try_from(character).ok());
+                    let Value::Text(text) = pickle.get(text) else {
+                        return None;
+                    };
+                    *copied = copied.saturating_add(text.len());
+                    let bytes = text.chars().map(|character| u8::try_from(character).ok());
                     bytes.collect::<Option<Vec<u8>>>().map(Cow::Owned)
                 }
                 ((_, "bytearray"), &[inner]) => match pickle.get(inner) {

@@ -3,7 +3,7 @@
 //! ```text
 //! dictionary, object of a class     its items, or its attributes
 //! list, tuple                       its elements, by their indices
-//! module (torch.nn.Module)          its parameters, buffers and modules, as state_dict() names them
+//! module (torch.nn.Module)          its parameters, buffers and modules, named as in state_dict()
 //! tensor, array of NumPy            an entry
 //! another call that takes tensors   unread: its name and type
 //! ```
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::arrays::array;
 use super::container::{Checkpoint, Storages};
-use super::pickle::{Call, Id, Pickle, Value};
+use super::pickle::{Call, Id, MAX_NAME, Pickle, Value};
 use super::storage::{Missing, Storage, of_dtype};
 use super::width;
 use crate::model::safetensors::Entry;
@@ -44,8 +44,9 @@ pub(super) fn tensors<'a>(file: &Checkpoint<'a>) -> Result<Found<'a>, String> {
     let mut walk = Walk {
         pickle,
         storages: &file.storages,
-        // A value may be in several places of a file, as tied weights are.
-        most_copied: file.length.saturating_mul(2),
+        // A value may be in several places of a file, as tied weights are, and each is decoded and
+        // parsed.
+        most_copied: file.length.saturating_mul(4),
         found: Found::default(),
         path: Vec::new(),
         open: HashSet::new(),
@@ -65,23 +66,23 @@ struct Walk<'p, 'a> {
     /// The values on the way: objects may hold each other.
     open: HashSet<Id>,
     steps: usize,
-    /// Bytes that are copies of the file's: names, and values that no slice of it has.
+    /// Bytes that were copied, decoded or parsed: names, and values that no slice of the file has.
     copied: usize,
 }
 
 impl<'a> Walk<'_, 'a> {
     fn visit(&mut self, id: Id) -> Result<(), String> {
-        let is_inner = !matches!(
-            self.pickle.get(id),
-            Value::Dict(_) | Value::List(_) | Value::Tuple(_) | Value::Call(_)
-        );
-        if is_inner || !self.open.insert(id) {
-            return Ok(());
-        }
         self.steps += 1;
         let is_copied = self.copied > self.most_copied;
         if is_copied || self.steps > MAX_STEPS || self.open.len() > MAX_DEPTH {
             return Err("its objects hold each other too often or too deeply".into());
+        }
+        let is_leaf = !matches!(
+            self.pickle.get(id),
+            Value::Dict(_) | Value::List(_) | Value::Tuple(_) | Value::Call(_)
+        );
+        if is_leaf || !self.open.insert(id) {
+            return Ok(());
         }
         self.visit_new(id)?;
         self.open.remove(&id);
@@ -103,7 +104,6 @@ impl<'a> Walk<'_, 'a> {
             .iter()
             .enumerate()
             .try_for_each(|(index, &(key, value))| {
-                self.steps += 1;
                 let name = match self.pickle.get(key) {
                     Value::Int(number) => number.to_string(),
                     _ => match self.pickle.text(key) {
@@ -119,10 +119,8 @@ impl<'a> Walk<'_, 'a> {
     }
 
     fn visit_elements(&mut self, elements: &[Id]) -> Result<(), String> {
-        elements.iter().enumerate().try_for_each(|(index, &id)| {
-            self.steps += 1;
-            self.visit_named(index.to_string(), id)
-        })
+        let mut elements = elements.iter().enumerate();
+        elements.try_for_each(|(index, &id)| self.visit_named(index.to_string(), id))
     }
 
     fn visit_named(&mut self, name: String, id: Id) -> Result<(), String> {
@@ -134,7 +132,7 @@ impl<'a> Walk<'_, 'a> {
 
     fn visit_call(&mut self, call: &Call) -> Result<(), String> {
         let pickle = self.pickle;
-        if let Some(array) = array(pickle, call) {
+        if let Some(array) = array(pickle, call, &mut self.copied) {
             return self.add(array);
         }
         let arguments = pickle.elements(call.arguments).unwrap_or_default();
@@ -154,7 +152,12 @@ impl<'a> Walk<'_, 'a> {
                 | "Variable",
                 &[tensor, ..],
             ) if module.starts_with("torch") => return self.visit(tensor),
-            ("_rebuild_from_type_v2", &[callable, _, arguments, ..]) => {
+            // One within another would be a recursion without bounds.
+            ("_rebuild_from_type_v2", &[callable, _, arguments, ..])
+                if pickle
+                    .global(callable)
+                    .is_some_and(|(_, inner)| inner != name) =>
+            {
                 return self.visit_call(&Call {
                     callable,
                     arguments,
@@ -191,25 +194,34 @@ impl<'a> Walk<'_, 'a> {
     /// The attributes of an object.
     fn visit_state(&mut self, state: Id) -> Result<(), String> {
         let pickle = self.pickle;
-        match pickle.get(state) {
-            Value::Dict(attributes) => {
-                self.steps += attributes.len();
-                let table = |name: &str| {
-                    let mut of_name = attributes.iter();
-                    let found = of_name.rfind(|(key, _)| pickle.text(*key) == Some(name));
-                    found.map(|&(_, table)| table)
-                };
-                let [Some(parameters), Some(buffers), Some(modules)] = TABLES.map(table) else {
-                    return self.visit_items(attributes);
-                };
-                self.visit(parameters)?;
-                self.visit_buffers(buffers, table("_non_persistent_buffers_set"))?;
-                self.visit(modules)
-            }
-            // The attributes of a class with slots.
-            Value::Tuple(parts) => parts.iter().try_for_each(|&part| self.visit_state(part)),
-            _ => Ok(()),
-        }
+        let parts = match pickle.get(state) {
+            Value::Dict(_) => vec![state],
+            // Of a class with slots: its attributes, or none, and its slots.
+            Value::Tuple(parts) if parts.len() == 2 => parts.clone(),
+            _ => Vec::new(),
+        };
+        parts
+            .into_iter()
+            .try_for_each(|part| match pickle.get(part) {
+                Value::Dict(attributes) => self.visit_attributes(attributes),
+                _ => Ok(()),
+            })
+    }
+
+    fn visit_attributes(&mut self, attributes: &[(Id, Id)]) -> Result<(), String> {
+        let pickle = self.pickle;
+        self.steps += 8 * attributes.len();
+        let attribute = |name: &str| {
+            let mut of_name = attributes.iter();
+            let found = of_name.rfind(|(key, _)| pickle.text(*key) == Some(name));
+            found.map(|&(_, value)| value)
+        };
+        let [Some(parameters), Some(buffers), Some(modules)] = TABLES.map(attribute) else {
+            return self.visit_items(attributes);
+        };
+        self.visit(parameters)?;
+        self.visit_buffers(buffers, attribute("_non_persistent_buffers_set"))?;
+        self.visit(modules)
     }
 
     /// Those that `state_dict()` has.
@@ -220,14 +232,14 @@ impl<'a> Walk<'_, 'a> {
             _ => pickle.elements(names),
         });
         let names = names.unwrap_or_default();
-        self.steps += names.len();
-        let names = names.iter().filter_map(|&name| pickle.text(name));
-        let left_out: HashSet<&str> = names.collect();
         let items = match pickle.get(buffers) {
             Value::Dict(items) => items,
             Value::Call(call) => &call.items,
             _ => return Ok(()),
         };
+        self.steps += (names.len() + items.len()) * (MAX_NAME / 64);
+        let names = names.iter().filter_map(|&name| pickle.text(name));
+        let left_out: HashSet<&str> = names.collect();
         let kept = items.iter().filter(|(key, _)| {
             let name = pickle.text(*key);
             name.is_none_or(|name| !left_out.contains(name))
@@ -254,7 +266,8 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Whether arguments of a call have tensors or storages among them.
-    fn holds_numbers(&self, id: Id, depth: usize) -> bool {
+    fn holds_numbers(&mut self, id: Id, depth: usize) -> bool {
+        self.steps += 1;
         match self.pickle.get(id) {
             Value::Persistent(_) => true,
             Value::Tuple(all) | Value::List(all) if depth < 4 => all
@@ -283,9 +296,8 @@ impl<'a> Walk<'_, 'a> {
         let Some(&[storage, offset, sizes, strides]) = arguments.first_chunk() else {
             return Err(malformed("has too few properties"));
         };
-        let storage = Storage::read(pickle, self.storages, storage);
+        let storage = Storage::read(pickle, self.storages, storage, &mut self.copied);
         let storage = storage.ok_or_else(|| malformed("has no storage"))??;
-        self.copied = self.copied.saturating_add(storage.copied);
         let dtype = match arguments.get(6) {
             Some(&id) if call == "_rebuild_tensor_v3" => {
                 let (module, name) = pickle.global(id).unwrap_or_default();
@@ -317,11 +329,11 @@ impl<'a> Walk<'_, 'a> {
         let name = self.name();
         self.copied = self.copied.saturating_add(name.len());
         match entry {
-            Ok(entry) => {
-                self.copied = self.copied.saturating_add(entry.copied());
-                self.found.entries.push((name, entry));
+            Ok(entry) => self.found.entries.push((name, entry)),
+            Err(Missing::Unread(of)) => {
+                self.copied = self.copied.saturating_add(of.len());
+                self.found.unread.insert(name, of);
             }
-            Err(Missing::Unread(of)) => drop(self.found.unread.insert(name, of)),
             Err(Missing::Malformed(why)) => return Err(why),
         }
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pickle  = operation … STOP
-//! values  are numbered; a container holds numbers, so that shared and cyclic objects stay as they are
+//! values  are numbered; a container holds numbers: objects may be shared and cyclic
 //! GLOBAL m n · arguments · REDUCE        the value Call { m.n, arguments }
 //! BUILD, SETITEMS, APPENDS on a call     kept with it
 //! ```
@@ -14,6 +14,9 @@ use std::collections::HashMap;
 
 /// Many more than a checkpoint has: a tensor takes about twenty.
 const MAX_VALUES: usize = 1 << 22;
+
+/// Bytes of the longest name. A longer text is compared, or checked to be UTF-8, by nobody.
+pub(super) const MAX_NAME: usize = 1 << 10;
 
 const TOO_MANY: &str = "its pickle has more than 4194304 values";
 
@@ -109,11 +112,11 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A text, also one of Python 2.
+    /// A name: a text, also one of Python 2.
     pub fn text(&self, id: Id) -> Option<&'a str> {
         match *self.get(id) {
-            Value::Text(text) => Some(text),
-            Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            Value::Text(text) if text.len() <= MAX_NAME => Some(text),
+            Value::Bytes(bytes) if bytes.len() <= MAX_NAME => std::str::from_utf8(bytes).ok(),
             _ => None,
         }
     }
@@ -126,9 +129,9 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A tuple or list of sizes.
+    /// A tuple or list of sizes, of 64 axes at most, as PyTorch and NumPy have.
     pub fn sizes(&self, id: Id) -> Option<Vec<usize>> {
-        let elements = self.elements(id)?.iter();
+        let elements = self.elements(id).filter(|all| all.len() <= 64)?.iter();
         elements.map(|&id| self.size(id)).collect()
     }
 }
@@ -218,7 +221,6 @@ impl<'a> Machine<'a> {
                     false => Value::Text(text),
                 })?;
             }
-            b'X' | 0x8c | 0x8d => self.text(width_of_text(operation))?,
             b'B' | b'C' | 0x8e | 0x96 => {
                 let length = self.length(match operation {
                     b'C' => 1,
@@ -228,9 +230,14 @@ impl<'a> Machine<'a> {
                 let bytes = self.take(length)?;
                 self.push(Value::Bytes(bytes))?;
             }
-            b'T' | b'U' => {
-                let length = self.length(if operation == b'U' { 1 } else { 4 })?;
+            b'T' | b'U' | b'X' | 0x8c | 0x8d => {
+                let length = self.length(match operation {
+                    b'U' | 0x8c => 1,
+                    b'T' | b'X' => 4,
+                    _ => 8,
+                })?;
                 let bytes = self.take(length)?;
+                // A text of Python may have halves of characters, which no name of a tensor has.
                 let text = std::str::from_utf8(bytes);
                 self.push(text.map_or(Value::Bytes(bytes), Value::Text))?;
             }
@@ -439,15 +446,6 @@ impl<'a> Machine<'a> {
         Ok(text.strip_suffix('\r').unwrap_or(text))
     }
 
-    /// A text after its length of this number of bytes.
-    fn text(&mut self, width: usize) -> Result<(), String> {
-        let length = self.length(width)?;
-        let bytes = self.take(length)?;
-        // A text of Python may have halves of characters, which no name of a tensor has.
-        let text = std::str::from_utf8(bytes);
-        self.push(text.map_or(Value::Bytes(bytes), Value::Text))
-    }
-
     /// The place in the memo, as a line, in one byte or in four.
     fn index(&mut self, operation: u8, as_line: u8, as_byte: u8) -> Result<u32, String> {
         if operation == as_line {
@@ -458,15 +456,6 @@ impl<'a> Machine<'a> {
         }
         let length = self.length(if operation == as_byte { 1 } else { 4 })?;
         u32::try_from(length).map_err(|_| "a place is no number".into())
-    }
-}
-
-/// Bytes of the length of a text.
-fn width_of_text(operation: u8) -> usize {
-    match operation {
-        0x8c => 1,
-        b'X' => 4,
-        _ => 8,
     }
 }
 

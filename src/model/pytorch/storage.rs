@@ -45,8 +45,6 @@ impl<'a> Reference<'a> {
 pub(super) struct Storage<'a> {
     pub bytes: Cow<'a, [u8]>,
     pub dtype: Option<Dtype>,
-    /// Bytes of the file within the pickle that had to be read for it.
-    pub copied: usize,
 }
 
 /// Why there are no values.
@@ -58,11 +56,13 @@ pub(super) enum Missing {
 }
 
 impl<'a> Storage<'a> {
-    /// The storage that a value of a pickle is; `None`: it is none.
+    /// The storage that a value of a pickle is; `None`: it is none. `copied` grows by the bytes that
+    /// are decoded or parsed for it.
     pub fn read(
         pickle: &Pickle<'a>,
         storages: &Storages<'a>,
         id: Id,
+        copied: &mut usize,
     ) -> Option<Result<Storage<'a>, Missing>> {
         match pickle.get(id) {
             Value::Persistent(id) => {
@@ -75,7 +75,9 @@ impl<'a> Storage<'a> {
                     return None;
                 }
                 let &bytes = pickle.elements(call.arguments)?.first()?;
-                Some(of_bytes(super::arrays::bytes(pickle, bytes)?))
+                let bytes = super::arrays::bytes(pickle, bytes, copied)?;
+                *copied = copied.saturating_add(bytes.len());
+                Some(of_bytes(bytes))
             }
             _ => None,
         }
@@ -102,19 +104,16 @@ fn of_reference<'a>(
     Ok(Storage {
         bytes: bytes.ok_or_else(absent)?.into(),
         dtype,
-        copied: 0,
     })
 }
 
 /// The storage of `pickle.dump`, which is a file of `torch.save` within the pickle.
 fn of_bytes(bytes: Cow<'_, [u8]>) -> Result<Storage<'_>, Missing> {
-    let copied = bytes.len();
     match bytes {
-        Cow::Borrowed(bytes) => of_file(bytes).map(|storage| Storage { copied, ..storage }),
+        Cow::Borrowed(bytes) => of_file(bytes),
         Cow::Owned(bytes) => of_file(&bytes).map(|storage| Storage {
             bytes: storage.bytes.into_owned().into(),
             dtype: storage.dtype,
-            copied,
         }),
     }
 }

@@ -91,19 +91,6 @@ impl<'a> Entry<'a> {
         matches!(self.data, Data::View { .. })
     }
 
-    /// Bytes that are no slice of the file.
-    #[cfg(feature = "pytorch")]
-    pub fn copied(&self) -> usize {
-        match &self.data {
-            Data::Rows(Cow::Owned(bytes))
-            | Data::View {
-                bytes: Cow::Owned(bytes),
-                ..
-            } => bytes.len(),
-            _ => 0,
-        }
-    }
-
     /// All values in row-major order, little-endian.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         let (bytes, strides) = match &self.data {
