@@ -119,10 +119,10 @@ fn archive(bytes: &[u8]) -> Result<Checkpoint<'_>, Refusal> {
         };
         entries.insert(name, data);
     }
-    let has = |name: &str| entries.keys().any(|entry| in_folder(entry) == Some(name));
+    let has = |name: &str| entries.keys().any(|entry| in_folder(entry) == name);
     let has_folder = |folder: &str| {
-        let inner = |entry: &String| in_folder(entry).is_some_and(|name| name.starts_with(folder));
-        entries.keys().any(inner)
+        let mut inner = entries.keys().map(|entry| in_folder(entry));
+        inner.any(|name| name.starts_with(folder))
     };
     if has("constants.pkl") || has_folder("code/") || has("model.json") && has_folder("tensors/") {
         return Err(Refusal::Foreign(
@@ -140,10 +140,7 @@ fn archive(bytes: &[u8]) -> Result<Checkpoint<'_>, Refusal> {
                 .into(),
         ));
     }
-    let Some(pickle) = entries
-        .keys()
-        .find(|entry| in_folder(entry) == Some("data.pkl"))
-    else {
+    let Some(pickle) = entries.keys().find(|entry| in_folder(entry) == "data.pkl") else {
         let mut names: Vec<&str> = entries.keys().map(String::as_str).collect();
         names.sort_unstable();
         names.truncate(3);
@@ -183,8 +180,8 @@ const BIG_ENDIAN: &str =
     "it was saved on a big-endian machine; load it in Python and save it again";
 
 /// The name within the folder that all entries of an archive have.
-fn in_folder(entry: &str) -> Option<&str> {
-    Some(entry.split_once('/').map_or(entry, |(_, name)| name))
+fn in_folder(entry: &str) -> &str {
+    entry.split_once('/').map_or(entry, |(_, name)| name)
 }
 
 /// `None`: it is a plain pickle.
