@@ -304,6 +304,24 @@ fn hostile_pickles_are_refused_at_once() {
     }
 }
 
+/// One matrix, as the parts of pruned weights of many layers.
+#[test]
+fn computed_tensors_are_not_larger_than_their_file() {
+    let bytes = [&b"B\0\0\x10\0"[..], &[0; 1 << 20]].concat();
+    let matrix = array(&bytes, b"f4", b"(M\0\x02M\0\x02t");
+    let mut pickle = [&b"\x80\x02"[..], &matrix, b"q\x010}("].concat();
+    for layer in 1000..5000 {
+        for part in ["orig", "mask"] {
+            pickle.extend(format!("X\x16\0\0\0{layer}.weight_ih_l0_{part}h\x01").bytes());
+        }
+    }
+    pickle.extend(b"u.");
+    let mut hostile = tempfile::NamedTempFile::new().unwrap();
+    hostile.write_all(&pickle).unwrap();
+    let refused = Model::open(hostile.path()).unwrap_err().to_string();
+    assert!(refused.contains("larger than the file"), "{refused}");
+}
+
 #[test]
 fn an_archive_that_unpacks_to_more_than_it_has_is_refused() {
     let mut bytes = std::fs::read(file("module.pt")).unwrap();

@@ -125,7 +125,8 @@ impl Model {
     /// [`Model::from_safetensors`] does.
     ///
     /// # Errors
-    /// As [`Model::from_safetensors`], without [`LoadError::Malformed`].
+    /// As [`Model::from_safetensors`]; [`LoadError::Malformed`] only for tensors of a checkpoint
+    /// that share its bytes and are together larger than it.
     pub fn from_tensors(
         tensors: &Tensors<'_>,
         options: &SafetensorsOptions,
@@ -134,13 +135,7 @@ impl Model {
         let metadata = Metadata::read(tensors)?;
         let stack = Stack::find(tensors, &metadata, options.prefix.as_deref())?;
         let cell = check_shapes(&stack, expected_cell(&metadata, options)?)?;
-        if tensors.exceed_file(stack.names()) {
-            let reason = "its tensors together are larger than the file";
-            return Err(LoadError::Malformed {
-                format: "PyTorch",
-                reason: reason.into(),
-            });
-        }
+        tensors.check_size(stack.names())?;
         let layers = stack.layers().map(|ids| read_layer(&stack, ids, cell));
         let layers = layers.collect::<Result<_, LoadError>>()?;
         let model = match metadata.interface {

@@ -39,6 +39,20 @@ struct Parts<'n> {
     other: Option<&'n str>,
 }
 
+impl<'n> Parts<'n> {
+    /// The names of all of a known kind.
+    fn known(&self) -> impl Iterator<Item = &'n str> {
+        let all = [
+            self.raw,
+            self.gain,
+            self.direction,
+            self.original,
+            self.mask,
+        ];
+        all.into_iter().flatten()
+    }
+}
+
 /// The canonical names that differ from those of the file, with their origins, and the names of the
 /// file that are read no more.
 #[derive(Default)]
@@ -66,21 +80,14 @@ pub(super) fn rename(tensors: &Tensors<'_>) -> Result<Renamed, LoadError> {
                 .insert(layer, Source::Stored(name.to_owned()));
         }
     }
+    // Each is computed and kept.
+    tensors.check_size(groups.values().flat_map(Parts::known))?;
     for (base, parts) in groups {
         // A suffix that the name has by chance.
         let Some((name, source)) = resolve(tensors, &names, &base, &parts)? else {
             continue;
         };
-        let all = [
-            parts.raw,
-            parts.gain,
-            parts.direction,
-            parts.original,
-            parts.mask,
-        ];
-        renamed
-            .replaced
-            .extend(all.into_iter().flatten().map(str::to_owned));
+        renamed.replaced.extend(parts.known().map(str::to_owned));
         // A cell's weights may be parametrised, too.
         let canonical = of_cell(&name).unwrap_or(name.clone());
         renamed.replaced.insert(name);
@@ -200,20 +207,10 @@ fn resolve(
         Parts {
             other: Some(name), ..
         } => refused(name, "is part of a parametrisation that is not supported"),
-        Parts {
-            raw,
-            gain,
-            direction,
-            original,
-            mask,
-            ..
-        } => {
-            let all = [raw, gain, direction, original, mask];
-            match all.into_iter().flatten().next() {
-                Some(name) => refused(name, "is one part of a parametrisation without the others"),
-                None => Ok(None),
-            }
-        }
+        _ => match parts.known().next() {
+            Some(name) => refused(name, "is one part of a parametrisation without the others"),
+            None => Ok(None),
+        },
     }
 }
 

@@ -233,12 +233,23 @@ impl<'a> Tensors<'a> {
         Some(self.find(name)?.dtype.to_string())
     }
 
-    /// Whether these tensors have more values than their file has room for: views may share them.
-    pub(super) fn exceed_file(&self, names: impl Iterator<Item = String>) -> bool {
-        let entries = names.filter_map(|name| self.find(&name));
+    /// # Errors
+    /// [`LoadError::Malformed`]: these tensors are much larger than their file, as views that share
+    /// its bytes may be.
+    pub(super) fn check_size(
+        &self,
+        names: impl Iterator<Item = impl AsRef<str>>,
+    ) -> Result<(), LoadError> {
+        let entries = names.filter_map(|name| self.find(name.as_ref()));
         let values = entries.map(Entry::values).fold(0, usize::saturating_add);
         // The smallest have two bytes.
-        self.limit < values.saturating_mul(2)
+        if values.saturating_mul(2) <= self.limit {
+            return Ok(());
+        }
+        Err(LoadError::Malformed {
+            format: "PyTorch",
+            reason: "its tensors together are larger than the file".into(),
+        })
     }
 
     /// The names of all tensors, sorted.
