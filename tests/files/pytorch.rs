@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use cellstream::model::{Input, LoadError, Model, Output, SafetensorsOptions, TensorFile};
+use cellstream::model::{Input, LoadError, Matrix, Model, Output, SafetensorsOptions, TensorFile};
 use cellstream::reference;
 use serde_json::Value;
 
@@ -142,6 +142,22 @@ fn tensors_of_bfloat16_are_widened() {
     let mut expected = Expected::read();
     expected.0["cases"]["bfloat16"] = serde_json::json!({"output": variants["bfloat16"]});
     expected.check("bfloat16");
+}
+
+#[test]
+fn int8_weights_of_a_state_dict_stay_int8() {
+    let model = Model::open(file("int8.pt")).unwrap();
+    let matrix = |cols: usize| {
+        let place = |row: usize| (0..cols).map(move |col| (31 * row + 17 * col) % 255);
+        let integers = (0..64).flat_map(place).map(|n| (n as i16 - 127) as i8);
+        let scales = (1..65).map(|row| row as f32 / 1024.0);
+        Matrix::from_int8(64, cols, &integers.collect::<Vec<_>>(), scales.collect()).unwrap()
+    };
+    let weights = model.layers()[0].directions()[0].weights();
+    assert_eq!(
+        (&weights.input, &weights.recurrent),
+        (&matrix(32), &matrix(64))
+    );
 }
 
 #[test]

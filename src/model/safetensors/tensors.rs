@@ -25,7 +25,7 @@ use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use super::entry::Entry;
+use super::entry::{Entry, width};
 use super::names::{self, Source};
 use super::stored_as::{PRECISION, StoredAs};
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
@@ -241,9 +241,9 @@ impl<'a> Tensors<'a> {
         names: impl Iterator<Item = impl AsRef<str>>,
     ) -> Result<(), LoadError> {
         let entries = names.filter_map(|name| self.find(name.as_ref()));
-        let values = entries.map(Entry::values).fold(0, usize::saturating_add);
-        // The smallest have two bytes.
-        if values.saturating_mul(2) <= self.limit {
+        // Tied weights of f32 share theirs.
+        let sizes = entries.map(|entry| entry.values().saturating_mul(width(entry.dtype).min(2)));
+        if sizes.fold(0, usize::saturating_add) <= self.limit {
             return Ok(());
         }
         Err(LoadError::Malformed {
