@@ -4,7 +4,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use cellstream::model::{Input, LoadError, Matrix, Model, Output, SafetensorsOptions, TensorFile};
+use cellstream::model::{
+    Cell, Input, Layout, LoadError, Matrix, Model, Output, SafetensorsOptions, TensorFile,
+};
 use cellstream::reference;
 use serde_json::Value;
 
@@ -135,13 +137,35 @@ fn other_forms_of_a_checkpoint_have_the_same_weights() {
     }
 }
 
+/// Tensors of bfloat16, and modules whose nonlinearity or order of axes is not the default.
 #[test]
-fn tensors_of_bfloat16_are_widened() {
+fn variants_have_the_outputs_of_their_modules() {
     let text = std::fs::read_to_string(file("variants.json")).unwrap();
     let variants: Value = serde_json::from_str(&text).unwrap();
     let mut expected = Expected::read();
-    expected.0["cases"]["bfloat16"] = serde_json::json!({"output": variants["bfloat16"]});
-    expected.check("bfloat16");
+    for (name, prefix) in [
+        ("bfloat16", None),
+        ("relu", None),
+        ("relu_cell", Some("cell.")),
+        ("batch_first", None),
+    ] {
+        let case = serde_json::json!({"output": variants[name], "prefix": prefix});
+        expected.0["cases"][name] = case;
+        expected.check(name);
+    }
+}
+
+/// Options come before what a module says.
+#[test]
+fn options_of_a_whole_module_can_be_set() {
+    let options = SafetensorsOptions::new();
+    let open = |name, options| Model::open_with(file(name), &options).unwrap();
+    let batch_first = open("batch_first.pt", options.clone());
+    assert_eq!(batch_first.layout(), Layout::BatchMajor);
+    let time_first = open("batch_first.pt", options.clone().batch_first(false));
+    assert_eq!(time_first.batch_first(), batch_first);
+    let tanh = open("relu.pt", options.cell(Cell::RNN));
+    assert_eq!(*tanh.layers()[0].directions()[0].cell(), Cell::RNN);
 }
 
 #[test]

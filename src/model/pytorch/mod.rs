@@ -28,8 +28,9 @@ impl Model {
     /// Reads the recurrent stack of a checkpoint that `torch.save` or `pickle.dump` wrote: a
     /// `state_dict` of tensors or NumPy arrays, by itself or within other dictionaries, lists and
     /// objects, or a whole module. The name of a tensor is the path of keys to it, joined by dots.
-    /// Names and options are those of [`Model::from_safetensors`]; no code of the file is
-    /// executed, and values that are no tensors are ignored. A file of a set
+    /// Names and options are those of [`Model::from_safetensors`]; a whole module also says its
+    /// `nonlinearity` and `batch_first`. No code of the file is executed, and other values that are
+    /// no tensors are ignored. A file of a set
     /// (`pytorch_model-00001-of-00002.bin`) is read with the others ([`TensorFile`]).
     ///
     /// # Errors
@@ -64,7 +65,9 @@ pub(super) fn tensors<'a>(path: &Path, bytes: &'a [u8]) -> Result<Tensors<'a>, L
         });
     }
     let tensors = Tensors::from_entries(found.entries, BTreeMap::new(), bytes.len());
-    Ok(tensors.map_err(malformed)?.with_unread(found.unread))
+    Ok(tensors
+        .map_err(malformed)?
+        .with_objects(found.unread, found.modules))
 }
 
 /// Whether the dictionary is one of PaddlePaddle: it has an item with this name.

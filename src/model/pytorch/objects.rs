@@ -16,7 +16,7 @@ use super::container::{Checkpoint, Storages};
 use super::pickle::{Call, Id, MAX_NAME, Pickle, Value};
 use super::storage::{Missing, Storage, of_dtype};
 use super::width;
-use crate::model::safetensors::Entry;
+use crate::model::safetensors::{Entry, ModuleOptions};
 
 /// Most values on the ways to all tensors. Values that several others hold count each time.
 const MAX_STEPS: usize = 1 << 23;
@@ -33,6 +33,8 @@ pub(super) struct Found<'a> {
     pub entries: Vec<(String, Entry<'a>)>,
     /// Objects that hold numbers but are not read, and their types.
     pub unread: BTreeMap<String, String>,
+    /// Those of modules that are not the default.
+    pub modules: BTreeMap<String, ModuleOptions>,
 }
 
 /// Finds them.
@@ -219,6 +221,19 @@ impl<'a> Walk<'_, 'a> {
         let [Some(parameters), Some(buffers), Some(modules)] = TABLES.map(attribute) else {
             return self.visit_items(attributes);
         };
+        let text = |name| attribute(name).and_then(|value| pickle.text(value));
+        // A layer has a mode, a cell a nonlinearity.
+        let kind = text("mode").or_else(|| text("nonlinearity"));
+        let batch_first = attribute("batch_first").map(|value| pickle.get(value));
+        let options = ModuleOptions {
+            is_relu: matches!(kind, Some("RNN_RELU" | "relu")),
+            batch_first: matches!(batch_first, Some(Value::Bool(true))),
+        };
+        if options != ModuleOptions::default() {
+            let name = self.name();
+            self.copied = self.copied.saturating_add(name.len());
+            self.found.modules.insert(name, options);
+        }
         self.visit(parameters)?;
         self.visit_buffers(buffers, attribute("_non_persistent_buffers_set"))?;
         self.visit(modules)

@@ -22,8 +22,10 @@ pub(super) use entry::{Entry, width};
 pub(super) use metadata::ActivationText;
 use metadata::{LayerMetadata, Metadata};
 use stack::{DirectionId, ExpectedCell, Stack};
+#[cfg(feature = "pytorch")]
+pub(super) use tensors::ModuleOptions;
 
-use super::{Cell, Direction, Layer, Layout, LoadError, Merge, Model};
+use super::{Activation, Cell, Direction, Layer, Layout, LoadError, Merge, Model};
 
 /// Options for what a safetensors file does not state.
 ///
@@ -60,8 +62,9 @@ impl SafetensorsOptions {
 
     /// Sets the cell of every layer. Loading fails if the shapes or the metadata contradict it.
     /// Without this option the cell comes from the metadata entry `cellstream.cell` (a name of
-    /// [`Cell::NAMED`]) or `cellstream.layers`. Without either it follows from the shapes,
-    /// with PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]).
+    /// [`Cell::NAMED`]) or `cellstream.layers`. Without either it follows from the shapes, with
+    /// PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]) or those of a pickled
+    /// module.
     #[must_use]
     pub fn cell(mut self, cell: Cell) -> SafetensorsOptions {
         self.cell = Some(cell);
@@ -70,7 +73,7 @@ impl SafetensorsOptions {
 
     /// Sets whether the batch is the first axis of input and output. Without this option the order
     /// comes from the metadata entry `cellstream.batch_first` (`true` or `false`) or
-    /// `cellstream.interface`. Without either the first axis is time.
+    /// `cellstream.interface`, or from a pickled module. Without them the first axis is time.
     #[must_use]
     pub fn batch_first(mut self, yes: bool) -> SafetensorsOptions {
         self.batch_first = Some(yes);
@@ -134,7 +137,9 @@ impl Model {
         let tensors = &tensors.canonical()?;
         let metadata = Metadata::read(tensors)?;
         let stack = Stack::find(tensors, &metadata, options.prefix.as_deref())?;
-        let cell = check_shapes(&stack, expected_cell(&metadata, options)?)?;
+        let module = stack.module_options()?;
+        let stated = expected_cell(&metadata, options)?.or(module.is_relu.then_some(RELU));
+        let cell = check_shapes(&stack, stated)?;
         tensors.check_size(stack.names())?;
         let layers = stack.layers().map(|ids| read_layer(&stack, ids, cell));
         let layers = layers.collect::<Result<_, LoadError>>()?;
@@ -142,7 +147,8 @@ impl Model {
             Some(interface) => Model::with_interface(layers, interface)?,
             None => Model::new(layers)?,
         };
-        match options.batch_first.or(metadata.batch_first) {
+        let of_module = module.batch_first.then_some(true);
+        match options.batch_first.or(metadata.batch_first).or(of_module) {
             Some(true) => Ok(model.batch_first()),
             // Only an interface in the metadata can give this order without `batch_first`.
             Some(false) if model.layout() == Layout::BatchMajor => Err(metadata::error(
@@ -154,6 +160,14 @@ impl Model {
         }
     }
 }
+
+/// The cell of a pickled module.
+const RELU: ExpectedCell = ExpectedCell {
+    cell: Cell::Rnn {
+        activation: Activation::Relu,
+    },
+    stated_by: "the module is",
+};
 
 /// Checks every shape before any values are read, so a refused file costs only its header. Returns
 /// the cell of the layers that have no metadata.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::metadata::{self, DirectionMetadata, LayerMetadata, Metadata};
-use super::tensors::{Shape, Tensors, scale_name, tensor_error};
+use super::tensors::{ModuleOptions, Shape, Tensors, scale_name, tensor_error};
 use crate::model::{BatchNorm, Cell, CellKind, LoadError, Merge, ModelError, Peepholes, Weights};
 
 const SUPPORTED: &str = "supported names are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
@@ -385,6 +385,23 @@ impl<'t> Stack<'t> {
         let kinds = TensorKind::ALL.iter();
         let all = self.directions.iter();
         all.flat_map(move |&id| kinds.clone().map(move |&(kind, _)| self.name(kind, id)))
+    }
+
+    /// The options of its pickled module, or of all modules of its list.
+    pub fn module_options(&self) -> Result<ModuleOptions, LoadError> {
+        let options = |id: &DirectionId| {
+            let module = self.list.as_ref().and_then(|list| list.get(id.layer));
+            self.tensors
+                .module_options(module.map_or(self.prefix, String::as_str))
+        };
+        let first = self.directions.first().map(options).unwrap_or_default();
+        match self.directions.iter().find(|id| options(id) != first) {
+            Some(&id) => Err(tensor_error(
+                &self.name(TensorKind::InputWeight, id),
+                "is of a module whose nonlinearity or batch_first is not that of the first".into(),
+            )),
+            None => Ok(first),
+        }
     }
 
     /// The directions of each layer, forward first.

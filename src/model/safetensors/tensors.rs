@@ -67,6 +67,14 @@ pub struct Tensors<'a> {
     /// Most values of a tensor, and bytes of a stack: views may share bytes of a file.
     limit: usize,
     unread: BTreeMap<String, String>,
+    modules: BTreeMap<String, ModuleOptions>,
+}
+
+/// What a pickled module says of itself; the default is PyTorch's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in crate::model) struct ModuleOptions {
+    pub is_relu: bool,
+    pub batch_first: bool,
 }
 
 impl<'a> Tensors<'a> {
@@ -145,6 +153,7 @@ impl<'a> Tensors<'a> {
             computed: BTreeMap::new(),
             limit,
             unread: BTreeMap::new(),
+            modules: BTreeMap::new(),
         })
     }
 
@@ -153,12 +162,13 @@ impl<'a> Tensors<'a> {
     /// # Errors
     /// Two have the same name, or two files have different metadata of this crate.
     pub(in crate::model) fn of_set(parts: Vec<Tensors<'a>>) -> Result<Tensors<'a>, String> {
-        let (mut entries, mut metadata, mut unread) =
-            (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut entries, mut metadata) = (Vec::new(), BTreeMap::new());
+        let (mut unread, mut modules) = (BTreeMap::new(), BTreeMap::new());
         let mut limit = 0usize;
         for part in parts {
             limit = limit.saturating_add(part.limit);
             unread.extend(part.unread);
+            modules.extend(part.modules);
             for (key, text) in part.metadata {
                 let other = metadata.insert(key.clone(), text.clone());
                 if key.starts_with("cellstream.") && other.is_some_and(|other| other != text) {
@@ -170,15 +180,18 @@ impl<'a> Tensors<'a> {
             let stored = Arc::into_inner(part.stored).unwrap_or_default();
             entries.extend(stored);
         }
-        let mut all = Tensors::from_entries(entries, metadata, limit)?;
-        all.unread = unread;
-        Ok(all)
+        let all = Tensors::from_entries(entries, metadata, limit)?;
+        Ok(all.with_objects(unread, modules))
     }
 
-    /// With objects of the file that may be tensors but cannot be read, and their types.
-    #[cfg(feature = "pytorch")]
-    pub(in crate::model) fn with_unread(mut self, unread: BTreeMap<String, String>) -> Self {
-        self.unread = unread;
+    /// With objects of the file that may be tensors but cannot be read, and their types; and with
+    /// the options of its modules, by their names.
+    pub(in crate::model) fn with_objects(
+        mut self,
+        unread: BTreeMap<String, String>,
+        modules: BTreeMap<String, ModuleOptions>,
+    ) -> Self {
+        (self.unread, self.modules) = (unread, modules);
         self
     }
 
@@ -218,6 +231,7 @@ impl<'a> Tensors<'a> {
             computed,
             limit: self.limit,
             unread: self.unread.clone(),
+            modules: self.modules.clone(),
         })
     }
 
@@ -250,6 +264,12 @@ impl<'a> Tensors<'a> {
             format: "PyTorch",
             reason: "its tensors together are larger than the file".into(),
         })
+    }
+
+    /// The options of the pickled module whose tensors have names of this beginning.
+    pub(super) fn module_options(&self, prefix: &str) -> ModuleOptions {
+        let module = prefix.strip_suffix('.').unwrap_or(prefix);
+        self.modules.get(module).copied().unwrap_or_default()
     }
 
     /// The names of all tensors, sorted.
