@@ -195,14 +195,19 @@ fn the_tensors_of_a_module_are_those_of_its_state_dict() {
 }
 
 #[test]
-fn a_quantised_tensor_is_named_with_its_type_and_the_way_out() {
-    match Model::open(file("quantised.pt")) {
-        Err(LoadError::Tensor { name, reason }) => {
-            assert_eq!(name, "weight_hh_l1");
-            assert!(reason.contains("_rebuild_qtensor"), "{reason}");
-            assert!(reason.contains("state_dict()"), "{reason}");
+fn a_tensor_that_is_not_plain_is_named_with_its_type_and_the_way_out() {
+    for (file_name, of) in [
+        ("quantised.pt", "_rebuild_qtensor"),
+        ("negated.pt", "a negated or conjugated view"),
+    ] {
+        match Model::open(file(file_name)) {
+            Err(LoadError::Tensor { name, reason }) => {
+                assert_eq!(name, "weight_hh_l1");
+                assert!(reason.contains(of), "{reason}");
+                assert!(reason.contains("state_dict()"), "{reason}");
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
     }
 }
 

@@ -297,8 +297,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// `_rebuild_tensor(storage, offset, sizes, strides, …)`; in version 3 the seventh argument is
-    /// the type.
+    /// `_rebuild_tensor(storage, offset, sizes, strides, …)`; the seventh argument of version 2 has
+    /// the flags of a view, that of version 3 is the type, before the flags.
     fn add_tensor(&mut self, call: &str, arguments: &[Id]) -> Result<(), String> {
         let entry = self.tensor(call, arguments);
         self.add(entry)
@@ -311,6 +311,12 @@ impl<'a> Walk<'_, 'a> {
         let Some(&[storage, offset, sizes, strides]) = arguments.first_chunk() else {
             return Err(malformed("has too few properties"));
         };
+        let flags = arguments.get(if call == "_rebuild_tensor_v3" { 7 } else { 6 });
+        let flags = flags.map(|&flags| pickle.get(flags));
+        if matches!(flags, Some(Value::Dict(flags)) if !flags.is_empty()) {
+            let of = "torch.Tensor (a negated or conjugated view; resolve_neg() makes it plain)";
+            return Err(Missing::Unread(of.into()));
+        }
         let storage = Storage::read(pickle, self.storages, storage, &mut self.copied);
         let storage = storage.ok_or_else(|| malformed("has no storage"))??;
         let dtype = match arguments.get(6) {
