@@ -8,6 +8,8 @@
 //! ```
 
 mod entry;
+mod header;
+mod layer_tensors;
 mod metadata;
 mod names;
 mod save;
@@ -19,9 +21,10 @@ pub use tensors::Tensors;
 
 #[cfg(feature = "pytorch")]
 pub(super) use entry::{Entry, width};
+use layer_tensors::DirectionId;
 pub(super) use metadata::ActivationText;
 use metadata::{LayerMetadata, Metadata};
-use stack::{DirectionId, ExpectedCell, Stack};
+use stack::{ExpectedCell, Stack};
 #[cfg(feature = "pytorch")]
 pub(super) use tensors::ModuleOptions;
 

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::entry::Entry;
-use super::stack::is_recurrent_weight;
+use super::layer_tensors::TensorName;
 use super::tensors::{Tensors, tensor_error};
 use crate::model::LoadError;
 
@@ -137,7 +137,7 @@ fn parametrised(name: &str) -> Option<(String, Part)> {
 
 /// Whether a name is that of a weight or bias of a layer or cell.
 fn is_weight(name: &str) -> bool {
-    is_recurrent_weight(name) || of_cell(name).is_some()
+    TensorName::parse(name).is_some() || of_cell(name).is_some()
 }
 
 /// The name and the origin of a replaced tensor.

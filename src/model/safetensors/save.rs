@@ -14,8 +14,9 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, TensorInfo};
 
+use super::header::MAX_HEADER;
 use super::metadata::Metadata;
-use super::tensors::{MAX_HEADER, scale_name};
+use super::tensors::scale_name;
 use crate::atomic_file;
 use crate::model::{Matrix, Model, Precision, SaveError};
 use cellstream_kernels::Numbers;

@@ -1,20 +1,7 @@
-//! Reads named tensors of a safetensors file, widened to `f32`.
+//! Reads named tensors of a file, widened to `f32`.
 //!
-//! ```text
-//! file = header length (8 bytes, little-endian) · header (JSON) · data
-//! header = { "__metadata__": { key: text … }, name: { dtype, shape, data_offsets: [from, to] } … }
-//! ```
-//!
-//! The `safetensors` crate checks that the byte ranges start at 0, are contiguous and have the
-//! length that shape and dtype require. Its reader of whole files is not used, because it
-//! - keeps the last of two tensors with the same name (here both are refused);
-//! - adds the header's length to the end of the last range, which can overflow and panic in builds
-//!   that check arithmetic (here the data lengths are compared without adding);
-//! - builds a generic JSON tree of up to 16 bytes for each byte of the header (here the header is
-//!   read directly into its entries).
-//!
-//! The format does not align the data, so values are read from bytes. Checkpoints of PyTorch, and
-//! the files of a set, become the same map of entries.
+//! Safetensors files do not align the data, so values are read from bytes. Checkpoints of PyTorch,
+//! and the files of a set, become the same map of entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,19 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use safetensors::tensor::Dtype;
 
 use super::entry::{Entry, width};
+use super::header::{Header, malformed, two_of};
 use super::names::{self, Source};
 use super::stored_as::{PRECISION, StoredAs};
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
 use crate::model::{LoadError, Matrix, ModelError, Precision};
 use cellstream_kernels::Values;
-
-/// The largest header that is read. It has room for about 30 000 tensors, many more than a
-/// recurrent model has, and parsing it takes no more memory than a small model.
-pub(super) const MAX_HEADER: usize = 4 << 20;
 
 /// Values that a thread reads at a time. Smaller tensors are read on the calling thread alone.
 const VALUES_PER_PART: usize = 1 << 18;
@@ -85,48 +68,12 @@ impl<'a> Tensors<'a> {
     /// JSON; if it names a tensor or metadata key twice; or if its byte ranges overlap, leave gaps,
     /// contradict shape and dtype, or do not end at the end of the file.
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Tensors<'a>, LoadError> {
-        let (length, rest) = bytes
-            .split_first_chunk::<8>()
-            .ok_or_else(|| malformed("shorter than the 8 bytes of a header length"))?;
-        let length = u64::from_le_bytes(*length);
-        if length > MAX_HEADER as u64 {
-            return Err(malformed(format!(
-                "a header of {length} bytes; at most {MAX_HEADER} are supported; is this a \
-                 safetensors file?"
-            )));
-        }
-        let (header, data) = rest.split_at_checked(length as usize).ok_or_else(|| {
-            malformed(format!(
-                "a header of {length} bytes in a file of {}",
-                bytes.len()
-            ))
-        })?;
-        let Header {
-            mut tensors,
-            metadata,
-        } = serde_json::from_slice(header).map_err(|e| malformed(format!("header: {e}")))?;
-
-        let mut names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(malformed(two_of(pair[0])));
-        }
-        // `Metadata::new` requires the order of the ranges.
-        tensors.sort_by_key(|(_, info)| info.data_offsets);
-        let checked = Metadata::new(None, tensors.clone());
-        let checked = checked.map_err(|e| malformed(format!("header: {e}")))?;
-        if checked.data_len() != data.len() {
-            return Err(malformed(format!(
-                "{} bytes of data, but the header describes {}; a download may have been cut short",
-                data.len(),
-                checked.data_len()
-            )));
-        }
-        let entries = tensors.into_iter().map(|(name, info)| {
+        let (header, data) = Header::read(bytes)?;
+        let entries = header.tensors.into_iter().map(|(name, info)| {
             let (from, to) = info.data_offsets;
             (name, Entry::new(info.dtype, info.shape, &data[from..to]))
         });
-        Tensors::from_entries(entries, metadata, usize::MAX).map_err(malformed)
+        Tensors::from_entries(entries, header.metadata, usize::MAX).map_err(malformed)
     }
 
     /// Tensors with their bytes. `limit`: see [`Tensors`].
@@ -489,10 +436,6 @@ impl<'a> Tensors<'a> {
     }
 }
 
-fn two_of(name: &str) -> String {
-    format!("two tensors are named {name:?}; names must differ")
-}
-
 /// A list such as "F32, F16 and BF16".
 fn listed(dtypes: &[Dtype]) -> String {
     let names: Vec<String> = dtypes.iter().map(Dtype::to_string).collect();
@@ -589,87 +532,9 @@ impl fmt::Display for Shape<'_> {
     }
 }
 
-fn malformed(reason: impl Into<String>) -> LoadError {
-    LoadError::Malformed {
-        format: "safetensors",
-        reason: reason.into(),
-    }
-}
-
 pub(super) fn tensor_error(name: &str, reason: String) -> LoadError {
     LoadError::Tensor {
         name: name.into(),
         reason,
-    }
-}
-
-/// The header's JSON, with the tensors in the file's order.
-struct Header {
-    tensors: Vec<(String, TensorInfo)>,
-    metadata: BTreeMap<String, String>,
-}
-
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Header, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Header;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of tensors")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut tensors = Vec::new();
-                let mut metadata = None;
-                while let Some(name) = map.next_key::<String>()? {
-                    if name != "__metadata__" {
-                        let info = map
-                            .next_value()
-                            .map_err(|e| A::Error::custom(format!("tensor {name:?}: {e}")))?;
-                        tensors.push((name, info));
-                    } else if metadata.is_none() {
-                        let TextMap(texts) = map.next_value()?;
-                        metadata = Some(texts);
-                    } else {
-                        return Err(A::Error::custom("__metadata__ is given twice"));
-                    }
-                }
-                Ok(Header {
-                    tensors,
-                    metadata: metadata.unwrap_or_default(),
-                })
-            }
-        }
-        deserializer.deserialize_map(Entries)
-    }
-}
-
-/// The entries of `__metadata__`; duplicate keys are refused.
-struct TextMap(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for TextMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TextMap, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = TextMap;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of strings")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TextMap, A::Error> {
-                let mut texts = BTreeMap::new();
-                while let Some((key, text)) = map.next_entry::<String, String>()? {
-                    if texts.contains_key(&key) {
-                        let twice = format!("metadata {key:?} is given twice");
-                        return Err(A::Error::custom(twice));
-                    }
-                    texts.insert(key, text);
-                }
-                Ok(TextMap(texts))
-            }
-        }
-        deserializer.deserialize_map(Entries)
     }
 }
