@@ -122,7 +122,8 @@ fn numbered(name: &str) -> Option<(&str, &str, &str, &str)> {
     let (total, after) = rest.split_at(end);
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
     let of_several = total.parse::<usize>().is_ok_and(|total| total > 1);
-    let are_numbers = is_number(number) && number.len() == total.len();
+    // As Hugging Face writes them: fold-1-of-5.pt is no part of a model.
+    let are_numbers = is_number(number) && number.len() == total.len() && total.len() >= 5;
     (are_numbers && of_several).then_some((before, number, total, after))
 }
 
@@ -171,6 +172,8 @@ mod tests {
             "model.safetensors",
             "model-00001-of-00001.safetensors",
             "best-of-2.pt",
+            "fold-1-of-5.pt",
+            "epoch-3-of-9.ckpt",
             "epoch-3-of-10.ckpt",
             "-of-",
         ] {
