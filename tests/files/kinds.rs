@@ -217,6 +217,16 @@ fn unknown_bytes_are_refused_with_the_kinds_that_are_read() {
 }
 
 #[test]
+fn a_graph_is_no_file_of_tensors() {
+    match TensorFile::read(fixture("onnx/gru_last.script.onnx")) {
+        Err(error @ LoadError::Foreign { .. }) => {
+            assert!(error.to_string().contains("an ONNX graph"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn options_of_a_state_dict_are_refused_for_a_graph() {
     let path = fixture("onnx/gru_last.script.onnx");
     let options = SafetensorsOptions::new().prefix("rnn.");

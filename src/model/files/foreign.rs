@@ -9,6 +9,13 @@ pub(super) type Foreign = (&'static str, &'static str);
 
 pub(super) const EMPTY: Foreign = ("an empty file", "get or save it again");
 
+/// Where a file of tensors is wanted.
+#[cfg(feature = "safetensors")]
+pub(super) const GRAPH: Foreign = (
+    "an ONNX graph, not a file of tensors",
+    "name a .safetensors file or a checkpoint",
+);
+
 const GIT_LFS: Foreign = (
     "a pointer of git-lfs, which stands for the model",
     "`git lfs pull` in its repository gets the model itself",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::set::Set;
-use super::{FileKind, read, unknown};
+use super::{FileKind, foreign, read, unknown};
 use crate::model::{LoadError, Tensors};
 
 /// A file of tensors in memory: safetensors, a checkpoint of PyTorch, or all files of a set.
@@ -42,7 +42,7 @@ impl TensorFile {
     ///
     /// # Errors
     /// Those of [`FileKind::of`]; [`LoadError::Io`]: a file cannot be read; [`LoadError::Set`]: a
-    /// file of the set is missing; [`LoadError::UnknownFormat`]: it holds a graph.
+    /// file of the set is missing; [`LoadError::Foreign`]: it holds a graph.
     pub fn read(path: impl AsRef<Path>) -> Result<TensorFile, LoadError> {
         let path = path.as_ref();
         TensorFile::of_kind(path, FileKind::of(path)?)
@@ -64,14 +64,17 @@ impl TensorFile {
             let kind = if is_alone { kind } else { FileKind::of(file)? };
             let is_readable = kind == FileKind::Safetensors
                 || (cfg!(feature = "pytorch") && kind == FileKind::PyTorch);
-            match is_readable {
-                true => Ok(Part {
+            if is_readable {
+                return Ok(Part {
                     path: file.clone(),
                     kind,
                     bytes: read(file)?,
-                }),
-                false => Err(unknown(file)),
+                });
             }
+            Err(match kind {
+                FileKind::Onnx => foreign::error(file, foreign::GRAPH),
+                _ => unknown(file),
+            })
         };
         let parts = set.files.iter().map(part);
         let parts = parts.collect::<Result<_, LoadError>>()?;
