@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use super::model::{FileOptions, open};
-use super::network::{NamedShape, Tried, attempt, is_candidate, type_and_shape};
+use super::network::{NamedShape, Tried, attempt, is_candidate, type_and_shape, without_file};
 use cellstream::model::Model;
 use cellstream_command::Failure;
 use cellstream_network::{InspectedNode, Inspection, NetworkPort, NodeName, Origin};
@@ -62,14 +62,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let inspection = Inspection::open(path);
     let inspection =
         inspection.map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
-    let stack = open(path, &arguments.file, None).map_err(|failure| {
-        // The file is known.
-        let (line, file) = (failure.to_string(), format!("{}: ", path.display()));
-        Failure::new(line.strip_prefix(&file).unwrap_or(&line))
-    });
+    let stack = open(path, &arguments.file, None);
+    let stack = stack.map_err(|why| Failure::new(without_file(&why, path)));
     let is_tried = !arguments.no_run && (stack.is_err() || !arguments.shapes.is_empty());
-    let clips = arguments.file.clip_output;
-    let tried = is_tried.then(|| attempt(path, clips, &arguments.shapes));
+    let tried = is_tried.then(|| attempt(path, &arguments.file, &arguments.shapes));
     if arguments.json {
         let stack = stack.err().map(|failure| failure.to_string());
         writeln!(out, "{}", object(&inspection, stack, tried.as_ref()))?;

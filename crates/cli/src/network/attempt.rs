@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::{Source, open};
+use super::{Source, open, without_file};
+use crate::model::FileOptions;
 use crate::named::Named;
 use cellstream_network::Attempt;
 use serde_json::{Value, json};
@@ -104,11 +105,12 @@ impl fmt::Display for Tried {
 }
 
 /// Runs a graph once.
-pub fn attempt(model: &Path, clip_output: bool, shapes: &[NamedShape]) -> Tried {
+pub fn attempt(model: &Path, options: &FileOptions, shapes: &[NamedShape]) -> Tried {
     let shapes = shapes
         .iter()
         .map(|NamedShape(name, of)| (name.clone(), of.clone()));
     let (model, shapes) = (model.to_owned(), shapes.collect::<Vec<_>>());
+    let (clip_output, unchecked) = (options.clip_output, options.unchecked);
     let (sender, receiver) = channel();
     let run = move || {
         let source = Source {
@@ -116,15 +118,11 @@ pub fn attempt(model: &Path, clip_output: bool, shapes: &[NamedShape]) -> Tried 
             threads: None,
             precision: None,
             clip_output,
-            unchecked: false,
+            unchecked,
         };
         let tried = match open(source, None) {
             Ok(network) => Tried::Ran(network.attempt(&shapes)),
-            Err(why) => {
-                // The file is known.
-                let (line, file) = (why.to_string(), format!("{}: ", model.display()));
-                Tried::Refused(line.strip_prefix(&file).unwrap_or(&line).to_owned())
-            }
+            Err(why) => Tried::Refused(without_file(&why, &model)),
         };
         let _ = sender.send(tried);
     };

@@ -135,6 +135,12 @@ fn open(source: Source<'_>, plan: Option<&Path>) -> Result<Network, Failure> {
     Ok(network)
 }
 
+/// The line of a failure of a file that is known: without its name.
+pub fn without_file(why: &Failure, file: &Path) -> String {
+    let (line, file) = (why.to_string(), format!("{}: ", file.display()));
+    line.strip_prefix(&file).unwrap_or(&line).to_owned()
+}
+
 /// The failure for an error of a file, which it names once.
 fn failed(path: &Path) -> impl Fn(NetworkError) -> Failure {
     move |why| match why {

@@ -183,15 +183,47 @@ fn commands_on_layers_ask_for_the_arrays_of_a_graph() {
     }
 }
 
+/// y = operator(x), of three values.
+fn one_node(operator: &str) -> Vec<u8> {
+    let length = operator.len() as u8;
+    let axes = b"\x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x03";
+    [
+        &[0x08, 0x08, 0x3a, 47 + length, 0x0a, 8 + length][..],
+        b"\x0a\x01x\x12\x01y\x22",
+        &[length],
+        operator.as_bytes(),
+        b"\x12\x01gZ\x0f\x0a\x01x",
+        axes,
+        b"b\x0f\x0a\x01y",
+        axes,
+        b"B\x02\x10\x11",
+    ]
+    .concat()
+}
+
+#[test]
+fn an_unchecked_operator_is_tried_on_request_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    // tract has it; ONNX does not.
+    std::fs::write(folder.path().join("root.onnx"), one_node("Rsqrt")).unwrap();
+    let told = |more: &[&str]| {
+        let arguments = [&["inspect", "root.onnx"][..], more].concat();
+        super::stdout(&run_in(folder.path(), arguments))
+    };
+    let no = told(&[]);
+    assert!(
+        no.contains("run: no: ") && no.contains("--unchecked"),
+        "{no}"
+    );
+    let yes = told(&["--unchecked"]);
+    assert!(yes.contains("run: yes"), "{yes}");
+}
+
 /// No recurrent node: no advice to cut one out.
 #[test]
 fn a_graph_without_recurrent_nodes_is_not_to_be_cut() {
     let folder = tempfile::tempdir().unwrap();
-    // y = Frobnicate(x)
-    let graph = b"\x08\x08:9\x0a\x12\x0a\x01x\x12\x01y\x22\x0aFrobnicate\x12\x01gZ\x0f\x0a\x01x\
-        \x12\x0a\x0a\x08\x08\x01\x12\x04\x0a\x02\x08\x03b\x0f\x0a\x01y\x12\x0a\x0a\x08\
-        \x08\x01\x12\x04\x0a\x02\x08\x03B\x02\x10\x11";
-    std::fs::write(folder.path().join("other.onnx"), graph).unwrap();
+    std::fs::write(folder.path().join("other.onnx"), one_node("Frobnicate")).unwrap();
     for arguments in [
         &[
             "run",
