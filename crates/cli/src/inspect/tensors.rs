@@ -50,7 +50,7 @@ pub fn text(path: &Path, options: &FileOptions) -> Result<String, Failure> {
 fn stack(text: &mut String, tensors: &Tensors<'_>, prefix: &str) -> Result<(), Failure> {
     let option = match prefix.strip_suffix('.').unwrap_or(prefix) {
         "" => "without a prefix".to_owned(),
-        prefix => format!("--prefix {prefix}"),
+        prefix => format!("--prefix {prefix:?}"),
     };
     writeln!(text, "\n{option}")?;
     let options = SafetensorsOptions::new().prefix(prefix);

@@ -96,7 +96,7 @@ fn the_contents_of_a_checkpoint_are_printed_whatever_else_it_holds() {
         (
             "training.pt",
             &[
-                "--prefix state_dict.encoder",
+                "--prefix \"state_dict.encoder\"",
                 "stack    2 layers",
                 "layer 2   lstm bidirectional, input 8, hidden 4",
                 "other tensors: 1",
@@ -106,9 +106,9 @@ fn the_contents_of_a_checkpoint_are_printed_whatever_else_it_holds() {
         (
             "tied.pt",
             &[
-                "--prefix again",
-                "--prefix copy",
-                "--prefix lstm",
+                "--prefix \"again\"",
+                "--prefix \"copy\"",
+                "--prefix \"lstm\"",
                 "\"wide\" F32 [1099511627776]",
             ],
         ),
