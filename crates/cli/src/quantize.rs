@@ -187,7 +187,7 @@ fn is_onnx(output: &Path) -> bool {
     ending.is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"))
 }
 
-/// Refuses a name that `open` would not read, and that of the original.
+/// Refuses a name whose ending is not that of the format written, and that of the original.
 fn check_output(model: &Path, output: &Path) -> Result<(), Failure> {
     let ending = output.extension().unwrap_or_default();
     let is_graph = cfg!(feature = "network") && is_onnx(output);
