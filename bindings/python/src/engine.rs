@@ -25,7 +25,7 @@ use crate::time::deadline;
 ///
 /// Starts the workers.
 ///
-/// :param policy: ``cellular``, or another name of ``cellstream load --help``.
+/// :param policy: ``ebatch`` by default, or another name of ``cellstream load --help``.
 /// :param max_batch: the largest number of rows of a batch.
 /// :param max_steps: the longest sequence of a model with a reverse direction, which runs whole;
 ///     1000 by default.
@@ -100,14 +100,14 @@ impl Drop for Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (model, *, policy="cellular", max_batch=None, workers=None, plan=None,
+    #[pyo3(signature = (model, *, policy=None, max_batch=None, workers=None, plan=None,
         max_steps=None, max_requests=None, max_nodes=None, max_request_nodes=None, max_bytes=None,
         max_streams=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         model: &Model,
-        policy: &str,
+        policy: Option<&str>,
         max_batch: Option<Count>,
         workers: Option<&str>,
         plan: Option<&Plan>,
@@ -118,7 +118,8 @@ impl Engine {
         max_bytes: Option<Count>,
         max_streams: Option<Count>,
     ) -> PyResult<Engine> {
-        let policy: PolicyKind = policy.parse().map_err(Error::input)?;
+        let policy = policy.map(str::parse::<PolicyKind>).transpose();
+        let policy = policy.map_err(Error::input)?.unwrap_or_default();
         let workers = match workers {
             None | Some("one-per-core") => Workers::OnePerCore,
             Some("one-over-all") => Workers::OneOverAll,

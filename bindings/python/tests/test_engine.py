@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 
 import numpy as np
@@ -153,6 +154,13 @@ def test_wrong_arguments_are_input_errors(model: cellstream.Model, x: np.ndarray
     for options in ({"max_batch": 0}, {"max_batch": -1}, {"max_steps": -1}, {"max_requests": -1}):
         with pytest.raises(cellstream.InputError):
             cellstream.Engine(model, **options)
+
+
+def test_the_policy_is_the_default_of_the_engine(model: cellstream.Model, x: np.ndarray) -> None:
+    assert inspect.signature(cellstream.Engine).parameters["policy"].default is None
+    with cellstream.Engine(model) as engine, cellstream.Engine(model, policy="cellular") as other:
+        answers = [each.submit(x[:, 0]).result() for each in (engine, other)]
+    np.testing.assert_array_equal(*answers)
 
 
 def test_a_full_engine_refuses(model: cellstream.Model) -> None:

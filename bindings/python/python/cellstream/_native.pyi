@@ -384,7 +384,7 @@ class Engine:
         cls,
         model: Model,
         *,
-        policy: str = "cellular",
+        policy: Optional[str] = None,
         max_batch: Optional[int] = None,
         workers: Optional[Literal["one-per-core", "one-over-all"]] = None,
         plan: Optional[Plan] = None,
@@ -397,7 +397,7 @@ class Engine:
     ) -> Self:
         """Starts the workers.
 
-        :param policy: ``cellular``, or another name of ``cellstream load --help``.
+        :param policy: ``ebatch`` by default, or another name of ``cellstream load --help``.
         :param max_batch: the largest number of rows of a batch.
         :param max_steps: the longest sequence of a model with a reverse direction, which runs whole;
             1000 by default.
