@@ -154,11 +154,20 @@ pub fn lengths(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<
     let py = value.py();
     let list = || {
         let array = numpy(py)?.call_method1(intern!(py, "asarray"), (value,))?;
+        let array = array.cast_into::<PyUntypedArray>()?;
         let list = array.call_method0(intern!(py, "tolist"))?;
-        list.extract::<Vec<usize>>()
+        // The numbers of a mask would be 0 and 1.
+        let is_mask = array.dtype().kind() == b'b';
+        Ok::<_, PyErr>((!is_mask).then_some(list.extract::<Vec<usize>>()?))
     };
     let wrong = |_| Error::input(format!("{name} must be one axis of integers, 0 or more"));
-    Ok(Some(list().map_err(wrong)?))
+    match list().map_err(wrong)? {
+        Some(list) => Ok(Some(list)),
+        None => {
+            let why = format!("{name} is a mask; numpy.flatnonzero(mask) are its numbers");
+            Err(Error::input(why).into())
+        }
+    }
 }
 
 /// Zeros for an array of this shape.

@@ -6,6 +6,7 @@ use cellstream::execute::State;
 use cellstream::execute::team::ProcessMark;
 use cellstream::model::Model;
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
 use crate::arrays::{Floats, array, lengths, zeros};
 use crate::errors::Error;
@@ -386,8 +387,8 @@ fn set(states: &mut [f32], values: &[f32]) -> Result<(), Error> {
 
 /// Numbers of streams: one, or any array or list of them.
 fn numbers(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>> {
-    match value.map(|value| value.extract::<usize>()) {
-        Some(Ok(one)) => Ok(Some(vec![one])),
+    match value.map(|value| (value.is_instance_of::<PyBool>(), value.extract::<usize>())) {
+        Some((false, Ok(one))) => Ok(Some(vec![one])),
         _ => lengths("streams", value),
     }
 }

@@ -324,6 +324,8 @@ def test_lengths_that_are_none(model: cellstream.Model, x: np.ndarray) -> None:
     for lengths in ([1.5, 1, 1], [-1, 1, 1], [31, 1, 1], [1, 1], [[1, 1, 1]], "abc", [2**70, 1, 1], [None] * 3, 3, [[1], 2, 3]):
         with pytest.raises(cellstream.InputError):
             session.run(x, lengths=lengths)
+    with pytest.raises(cellstream.InputError, match="lengths is a mask"):
+        session.run(x, lengths=np.array([True, False, True]))
     y = session.run(x).output
     for dtype in (np.uint8, ">i8", np.int16):
         found = session.run(x, lengths=np.array([30, 7, 0], dtype)).output

@@ -136,9 +136,14 @@ def test_arrays_of_another_shape_change_no_state(model: cellstream.Model, x: np.
             session.run(x, c0=wrong)
         with pytest.raises(cellstream.InputError, match="shape"):
             session.stream(3, h0=wrong)
-    for wrong in (3, [0, 0], [-1], [0.5]):
+    for wrong in (3, [0, 0], [-1], [0.5], True):
         with pytest.raises(cellstream.InputError):
             stream.remove(wrong)
+    mask = np.array([True, False, True])
+    for wrong in (mask, mask.tolist()):
+        for call in (stream.remove, stream.copy):
+            with pytest.raises(cellstream.InputError, match=r"streams is a mask; numpy\.flatnonzero"):
+                call(wrong)
     other = cellstream.Session(cellstream.Model.from_state_dict(weights("lstm", 12, 24, seed=1)))
     with pytest.raises(cellstream.InputError, match="different models"):
         stream.add(other.stream())
