@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 import cellstream  # noqa: E402
 import cellstream.torch as ct  # noqa: E402
-from cellstream.torch import _operators  # noqa: E402
+from cellstream.torch import _layers, _operators  # noqa: E402
 
 LAYERS = [
     (nn.LSTM, {}),
@@ -473,14 +473,19 @@ def test_operators_refuse_arrays_of_other_sizes() -> None:
             _operators.recurrent(*arguments, *options)
 
 
-def test_very_uneven_sequences() -> None:
+@pytest.mark.parametrize(("batch", "is_padded"), [(10, True), (100, False)])
+def test_very_uneven_sequences_are_not_padded(monkeypatch: pytest.MonkeyPatch, batch: int, is_padded: bool) -> None:
     layer, ours = pair(nn.GRU, {})
-    # 40 GB when padded.
-    batch_sizes = torch.ones(20_001, dtype=torch.int64)
-    batch_sizes[0] = 60_000
-    packed = PackedSequence(torch.randn(80_000, 8), batch_sizes)
+    runs: list[int] = []
+    run = _layers.run_packed
+    monkeypatch.setattr(_layers, "run_packed", lambda *arguments: runs.append(1) or run(*arguments))
+    # One sequence is as long as the others are many.
+    batch_sizes = torch.ones(batch + 1, dtype=torch.int64)
+    batch_sizes[0] = batch
+    packed = PackedSequence(torch.randn(2 * batch, 8), batch_sizes)
     with torch.no_grad():
         same(ours(packed), layer(packed))
+    assert len(runs) == is_padded
 
 
 def test_values_in_other_forms() -> None:

@@ -347,6 +347,10 @@ class Recurrent(OnCellstream, RNNBase):
             return self._run_original(input, hx)
         if not in_graph and not _are_counts(batch_sizes, data.shape[0]):
             return self._run_original(input, hx)
+        # Padding very uneven sequences would take many times their memory, and their time.
+        padded_rows = 0 if in_graph else batch_sizes.shape[0] * int(batch_sizes[0])
+        if padded_rows > 32 * data.shape[0]:
+            return self._run_original(input, hx)
         h0 = c0 = None
         if hx is not None:
             if not self._fits(hx, int(batch_sizes[0]), in_graph):
