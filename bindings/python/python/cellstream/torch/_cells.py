@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._sessions import sessions
+from ._sessions import FastPath
 
 
-class CellPath:
-    """A call of a cell whose last one passed all checks.
+class CellPath(FastPath):
+    """A step of a cell."""
 
-    A step of a small cell takes a microsecond, of which each attribute of a tensor is a tenth.
-    """
-
-    __slots__ = ("session", "clears", "threads", "weights", "input", "hidden", "is_lstm")
+    __slots__ = ("input", "hidden", "is_lstm")
 
     def __init__(
         self, names: list[str], weights: list[Tensor], mode: str, input: int, hidden: int
     ) -> None:
-        self.clears = sessions.clears
-        self.threads = torch.get_num_threads()
-        self.session = sessions.get(weights, mode, 1, False)
-        self.weights = [
-            (name, weight, weight._version, weight.data_ptr())
-            for name, weight in zip(names, weights)
-        ]
+        super().__init__(names, weights, mode, 1, False)
         self.input = input
         self.hidden = hidden
         self.is_lstm = mode == "LSTM"
-
-    def is_current(self, parameters: Mapping[str, Optional[Tensor]]) -> bool:
-        """Whether the session is that of these weights, on PyTorch's threads."""
-        if sessions.clears != self.clears or torch.get_num_threads() != self.threads:
-            return False
-        for name, weight, version, address in self.weights:
-            if (
-                parameters.get(name) is not weight
-                or weight._version != version
-                or weight.data_ptr() != address
-            ):
-                return False
-        return True
 
     def run(self, x: Any, hx: Any) -> Any:
         """The result of the cell's ``forward``; ``None``: it needs a gradient, a conversion, or an

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
 from functools import update_wrapper
 from typing import Any, Optional
 
@@ -16,11 +15,10 @@ from torch.fx import Proxy
 from torch.nn.modules.rnn import RNNBase, RNNCellBase
 from torch.nn.utils.rnn import PackedSequence
 
-from .._native import RawSession
 from ..errors import InputError
 from ._cells import CellPath
 from ._operators import recurrent, recurrent_packed, run, run_packed, sizes_of
-from ._sessions import sessions
+from ._sessions import FastPath
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -172,25 +170,14 @@ class OnCellstream(nn.Module):
         return f"{super().extra_repr()}, on cellstream"
 
 
-class _FastPath:
-    """A call without states, by a layer whose last one passed all checks.
+class _LayerPath(FastPath):
+    """A call of a layer without states."""
 
-    A small layer takes a few microseconds, of which each attribute of a tensor is a tenth.
-    """
-
-    __slots__ = (
-        "session", "clears", "threads", "weights", "input", "sizes", "batch_first", "drops",
-    )  # fmt: skip
+    __slots__ = ("input", "sizes", "batch_first", "drops")
 
     def __init__(self, layer: Recurrent, weights: list[Tensor]) -> None:
         stack = (layer.mode, layer.num_layers, layer.bidirectional)
-        self.clears = sessions.clears
-        self.threads = torch.get_num_threads()
-        self.session: RawSession = sessions.get(weights, *stack)
-        self.weights = [
-            (name, weight, weight._version, weight.data_ptr())
-            for name, weight in zip(layer._names(), weights)
-        ]
+        super().__init__(layer._names(), weights, *stack)
         self.sizes = sizes_of(weights, *stack)
         self.input = layer.input_size
         self.batch_first = layer.batch_first
@@ -212,19 +199,6 @@ class _FastPath:
             return False
         first, second, features = x.shape
         return features == self.input and first > 0 and second > 0
-
-    def is_current(self, parameters: Mapping[str, Optional[Tensor]]) -> bool:
-        """Whether the session is that of these weights, on PyTorch's threads."""
-        if sessions.clears != self.clears or torch.get_num_threads() != self.threads:
-            return False
-        for name, weight, version, address in self.weights:
-            if (
-                parameters.get(name) is not weight
-                or weight._version != version
-                or weight.data_ptr() != address
-            ):
-                return False
-        return True
 
     def run(self, x: Tensor) -> Any:
         """The result of the layer's ``forward``; ``None``: new tensors are on another device, or the
@@ -287,7 +261,7 @@ class Recurrent(OnCellstream, RNNBase):
             return self._run_original(input, hx)
         if hx is not None:
             return self._checked(input, hx, False)
-        path: Optional[_FastPath] = self.__dict__.get("_fast_path")
+        path: Optional[_LayerPath] = self.__dict__.get("_fast_path")
         is_current = path is not None and path.is_current(self._parameters)
         if path is not None and is_current and type(input) is Tensor and path.takes(self, input):
             result = path.run(input)
@@ -298,8 +272,8 @@ class Recurrent(OnCellstream, RNNBase):
             self._remember(input)
         return result
 
-    def _path(self, weights: list[Tensor]) -> _FastPath:
-        return _FastPath(self, weights)
+    def _path(self, weights: list[Tensor]) -> _LayerPath:
+        return _LayerPath(self, weights)
 
     def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         packed = isinstance(input, PackedSequence)
