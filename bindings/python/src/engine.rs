@@ -235,7 +235,7 @@ impl Engine {
             }
             Ok(engine.submit(request)?)
         })?;
-        // An engine that nobody names any more ends with its last request.
+        // An engine without other references ends with its last request.
         let engine = slf.clone().unbind();
         let answer = async move {
             let response = ticket.await;
@@ -293,7 +293,7 @@ impl Engine {
         Ok(entries)
     }
 
-    /// Ends all requests and the workers. An engine that nobody names any more, not even a
+    /// Ends all requests and the workers. An engine without references, not even of a
     /// :class:`Ticket`, ends as well.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.made_in.is_forked() {
@@ -320,7 +320,7 @@ impl Engine {
     }
 }
 
-/// An open stream of an engine. One that nobody names any more ends as by :meth:`close`.
+/// An open stream of an engine. One without references ends as by :meth:`close`.
 #[pyclass(frozen, module = "cellstream")]
 pub struct Stream {
     /// `None` after `close`.

@@ -148,8 +148,8 @@ impl Plan {
 ///
 /// :param sizes: sequences and steps of the requests to tune for.
 /// :param seconds: time for all sizes together.
-/// :param lengths: lengths of sequences, assigned in turn and cut to the size's steps, which all
-///     have by default.
+/// :param lengths: lengths of the sequences, repeated in turn; a longer one is cut to the steps of
+///     the size. By default every sequence has all steps.
 /// :param progress: called with the fraction of the time, from 0 to 1, and a text. Where it returns
 ///     ``False``, the tuning ends with its result so far.
 #[pyfunction]

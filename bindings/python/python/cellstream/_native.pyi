@@ -171,8 +171,8 @@ def tune(
 
     :param sizes: sequences and steps of the requests to tune for.
     :param seconds: time for all sizes together.
-    :param lengths: lengths of sequences, assigned in turn and cut to the size's steps, which all
-        have by default.
+    :param lengths: lengths of the sequences, repeated in turn; a longer one is cut to the steps of
+        the size. By default every sequence has all steps.
     :param progress: called with the fraction of the time, from 0 to 1, and a text. Where it returns
         ``False``, the tuning ends with its result so far.
     """
@@ -442,7 +442,7 @@ class Engine:
         ``busy_seconds``."""
 
     def close(self) -> None:
-        """Ends all requests and the workers. An engine that nobody names any more, not even a
+        """Ends all requests and the workers. An engine without references, not even of a
         :class:`Ticket`, ends as well."""
 
     def __enter__(self) -> Self: ...
@@ -456,7 +456,7 @@ class Engine:
 
 @final
 class Stream:
-    """An open stream of an engine. One that nobody names any more ends as by :meth:`close`."""
+    """An open stream of an engine. One without references ends as by :meth:`close`."""
 
     def push(self, x: ArrayLike, *, priority: int = 0, timeout: Optional[float] = None) -> Ticket:
         """Adds a step, ``[input_size]``; its answer is ``[output_size]``."""
