@@ -182,7 +182,8 @@ impl Engine {
     ///     ``[steps, output_size]``.
     /// :param priority: from 0 to 255; higher ones come first.
     /// :param timeout: seconds after which the request ends with :class:`DeadlineError`.
-    #[pyo3(signature = (x, *, states=None, outputs="last", priority=Count::from(0_usize), timeout=None),
+    #[pyo3(signature = (x, *, states=None, outputs="last", priority=Count::from(0_usize),
+        timeout=None),
         text_signature = "($self, x, *, states=None, outputs='last', priority=0, timeout=None)")]
     fn submit(
         slf: Bound<'_, Engine>,

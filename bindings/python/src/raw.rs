@@ -318,8 +318,8 @@ impl RawSession {
     /// Runs sequences in arrays, each an address and its number of values: float32, row-major.
     /// Arrays of other sizes than the model's are refused. The caller keeps them alive and to
     /// itself until this returns.
-    #[pyo3(signature = (steps, batch, is_batch_first, x, x_values, h0, h0_values, c0, c0_values, y, y_values,
-        hn, hn_values, cn, cn_values))]
+    #[pyo3(signature = (steps, batch, is_batch_first, x, x_values, h0, h0_values, c0, c0_values, y,
+        y_values, hn, hn_values, cn, cn_values))]
     #[expect(clippy::too_many_arguments, reason = "a tuple would cost time")]
     fn run(
         &self,
