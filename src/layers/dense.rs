@@ -33,9 +33,9 @@ const MAX_OUTPUTS: usize = 4 * BLOCK;
 const ROWS: usize = 6;
 /// The same where no private cache holds the weights: several tiles, which prefetch the next block.
 const FAR_ROWS: usize = 24;
-/// Blocks whose weights [`Dense::from_rows`] asks for together: a longer piece of each column is
-/// read at once.
-const GROUP: usize = 8;
+/// Blocks whose weights [`Dense::from_rows`] asks for together. Where the rows are columns of a
+/// file, a piece of each line is read at once, and short pieces cost as much as long ones.
+const GROUP: usize = 32;
 /// Most rows that are kept quantised until all blocks have taken them. For more, the weights are
 /// read again.
 const KEPT_ROWS: usize = 128;
@@ -166,8 +166,13 @@ impl Dense {
             block: BLOCK,
             group: GROUP,
         };
-        Dense::packed(sizes, kernels, Some(team), |units| {
-            let mut values = vec![0.0; units.len() * inputs];
+        // Kept by each worker: new memory for each group would take longer than the packing.
+        let buffers: Vec<Mutex<Vec<f32>>> = (0..team.threads()).map(|_| Mutex::default()).collect();
+        Dense::packed(sizes, kernels, Some(team), |worker, units| {
+            let mut values = buffers[worker]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            values.resize(units.len() * inputs, 0.0);
             rows(units.clone(), &mut values);
             let source = Source {
                 numbers: Numbers::F32(&values),
@@ -201,33 +206,37 @@ impl Dense {
             block: BLOCK * source.numbers.per_word(),
             group: 1,
         };
-        Dense::packed(sizes, kernels, team, |units| {
+        Dense::packed(sizes, kernels, team, |_, units| {
             vec![Block::new(lanes, source, units.clone(), &bias[units])]
         })
     }
 
     /// A layer whose blocks `pack` makes, a group for some outputs that follow each other; on one
-    /// worker without a team.
+    /// worker without a team. Its first argument is the index of the worker.
     fn packed(
         sizes: Sizes,
         kernels: Box<dyn Kernels>,
         team: Option<&SharedTeam>,
-        pack: impl Fn(Range<usize>) -> Vec<Block> + Sync,
+        pack: impl Fn(usize, Range<usize>) -> Vec<Block> + Sync,
     ) -> Result<Dense, LayerError> {
         let outputs = sizes.outputs;
         let together = sizes.block * sizes.group;
         let groups = (0..outputs).step_by(together);
         let groups: Vec<OnceLock<Vec<Block>>> = groups.map(|_| OnceLock::new()).collect();
-        let pack = |index: usize| {
-            let units = index * together..((index + 1) * together).min(outputs);
-            groups[index].get_or_init(|| pack(units));
+        let pack = |worker: usize, groups_of_worker: Range<usize>| {
+            for index in groups_of_worker {
+                let units = index * together..((index + 1) * together).min(outputs);
+                groups[index].get_or_init(|| pack(worker, units));
+            }
         };
         let workers = team.map_or(1, SharedTeam::threads);
         match team {
             Some(team) => {
-                team.run(|worker| share(groups.len(), worker.index, workers).for_each(pack))?;
+                team.run(|worker| {
+                    pack(worker.index, share(groups.len(), worker.index, workers));
+                })?;
             }
-            None => (0..groups.len()).for_each(pack),
+            None => pack(0, 0..groups.len()),
         }
         let mut dense = Dense {
             blocks: groups
@@ -514,7 +523,7 @@ mod tests {
     #[test]
     fn rows_given_in_parts_have_the_bits_of_the_matrix() {
         let mut rng = fastrand::Rng::with_seed(5);
-        for (outputs, inputs) in [(0, 3), (1, 5), (64, 7), (65, 16), (512, 9), (1100, 33)] {
+        for (outputs, inputs) in [(0, 3), (1, 5), (64, 7), (65, 16), (2048, 2), (4100, 9)] {
             let weights = random(&mut rng, outputs * inputs);
             let bias = random(&mut rng, outputs);
             let x = random(&mut rng, 3 * inputs);
