@@ -16,7 +16,7 @@ use cellstream_serve::cell_graph::BatchSizes;
 use cellstream_serve::cell_graph::{
     Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, RequestGraph, Source, WorkerEnv,
 };
-use cellstream_serve::policy::{BatchSteps, Groups, PolicyKind};
+use cellstream_serve::policy::{BatchSteps, PolicyKind};
 use cellstream_serve::scheduler::{
     End, Limits, ModelShare, RequestKey, Requirements, Scheduler, Task, WorkerId,
 };
@@ -78,7 +78,7 @@ impl Served {
             PolicyKind::Shortest => 1..2 * LENGTH,
             _ => LENGTH..LENGTH + 1,
         };
-        let policy = policy.build(1, Groups::default(), BatchSteps::default());
+        let policy = policy.build(1, BatchSteps::default());
         let mut scheduler = Scheduler::new(policy, 1, 1, limits);
         let added = scheduler.add_model(&costs, ModelShare::default());
         added.expect("a model");

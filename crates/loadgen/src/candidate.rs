@@ -3,10 +3,10 @@
 use std::fmt;
 
 use crate::drive::Clock;
+use crate::policy::PolicyKind;
 use crate::target::Target;
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
-use cellstream_serve::policy::PolicyKind;
 
 /// Starts the targets of a comparison, one at a time.
 pub trait Launch {

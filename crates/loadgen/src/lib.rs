@@ -4,6 +4,7 @@
 //! The modules are in the order of a request's path: `workload` draws it, a [`target`] serves
 //! it, `drive` submits it when it is due, [`record`] counts it. `sweep` compares targets and
 //! settings, `report` writes tables, CSV files and charts, `command` is the command line.
+//! `policy` has the policies that are compared, baselines of other systems among them.
 //! `in_process` is the target that runs the engine of `cellstream-serve` in this process, `wire`
 //! one that is a server of another, `machines` one of several simulated machines.
 
@@ -12,6 +13,7 @@ mod command;
 pub mod drive;
 mod in_process;
 mod machines;
+mod policy;
 pub mod record;
 mod report;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use cellstream_serve::networks::{
     ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious, Outputs, Seq2Seq,
     UnbatchedRunner, Until,
 };
-use cellstream_serve::policy::{Groups, PolicyKind};
+use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::End;
 
 const FEATURES: usize = 3;
@@ -126,17 +126,10 @@ fn answered_as_each_alone(precision: Precision) {
         (Workers::OnePerCore, PolicyKind::Shortest),
         (Workers::OneOver(2), PolicyKind::EBatch),
         (Workers::OnePerCore, PolicyKind::EBatch),
-        (Workers::OneOver(2), PolicyKind::Merge),
-        (Workers::OneOver(2), PolicyKind::Padding),
-        (Workers::OnePerCore, PolicyKind::Bucketing),
     ] {
         let options = EngineOptions {
             workers,
             policy,
-            groups: Groups {
-                requests: 7,
-                width: 3,
-            },
             tasks_at_once: 2,
             ..EngineOptions::default()
         };

@@ -16,6 +16,7 @@ use cellstream_serve::cell_graph::{BatchSizes, Cells, DynamicGraph, Growth, Node
 use cellstream_serve::engine::{EngineOptions, ModelOptions, Request, Ticket, Workers};
 use cellstream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
 use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::scheduler::{Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, Table};
 use cellstream_serve::{Engine, RequestError};
 
 /// What the devices of a test did.
@@ -227,6 +228,51 @@ fn models() -> [Arc<Model>; 2] {
     ]
 }
 
+/// Takes the rows that have been ready for longest, so that the states of all requests are on the
+/// device, more than there are slots. A batch that is not full has a row of padding.
+struct RoundRobin {
+    /// Maximum rows of a batch.
+    rows: usize,
+    /// One for each ready node.
+    ready: VecDeque<SubgraphKey>,
+}
+
+impl Policy for RoundRobin {
+    fn queued(&self) -> usize {
+        self.ready.len()
+    }
+
+    fn ready(&mut self, _: &Table, subgraph: SubgraphKey, count: usize) {
+        self.ready.extend(std::iter::repeat_n(subgraph, count));
+    }
+
+    fn next_task(
+        &mut self,
+        table: &mut Table,
+        demand: Demand<'_>,
+        rows: &mut Vec<Row>,
+    ) -> Option<NewTask> {
+        let Demand::Any { worker, .. } = demand else {
+            return None;
+        };
+        self.ready.retain(|&subgraph| {
+            let is_here = table.pinned(subgraph).is_none_or(|pinned| pinned == worker);
+            let is_taken = is_here && rows.len() < self.rows;
+            if is_taken {
+                table.take(subgraph, 1, rows);
+            }
+            !is_taken
+        });
+        let cell = table.node_cell(*rows.first()?);
+        let padding = usize::from(rows.len() < self.rows);
+        Some(NewTask { cell, padding })
+    }
+
+    fn ended(&mut self, _: &Table, request: RequestKey) {
+        self.ready.retain(|ready| ready.request != request);
+    }
+}
+
 /// A chain on late devices, and the same on the CPU as the oracle.
 struct Served {
     engine: Engine,
@@ -237,6 +283,17 @@ struct Served {
 
 impl Served {
     fn new(model: &Arc<Model>, devices: usize, options: &EngineOptions) -> Served {
+        let policy = Some(options.policy);
+        Served::with_policy(model, devices, options, policy)
+    }
+
+    /// Under this policy, or [`RoundRobin`].
+    fn with_policy(
+        model: &Arc<Model>,
+        devices: usize,
+        options: &EngineOptions,
+        policy: Option<PolicyKind>,
+    ) -> Served {
         let devices: Vec<Late> = (0..devices).map(|_| Late::default()).collect();
         let counts = devices
             .iter()
@@ -251,8 +308,15 @@ impl Served {
         let mut on_cpu = Cells::new();
         let cell = ChainCell::new(Arc::clone(model)).unwrap();
         let oracle = Chain::add(&mut on_cpu, cell);
+        let engine = Engine::with_policy(cells, options, |workers| match policy {
+            Some(kind) => kind.build(workers, options.batch_steps),
+            None => Box::new(RoundRobin {
+                rows: options.sizes[0].max,
+                ready: VecDeque::new(),
+            }),
+        });
         Served {
-            engine: Engine::start(cells, options).unwrap(),
+            engine: engine.unwrap(),
             chain,
             counts,
             oracle: (on_cpu, oracle),
@@ -329,17 +393,10 @@ fn states_stay_on_the_device_while_steps_are_in_flight() {
 fn states_are_stored_where_slots_or_devices_are_few() {
     let mut rng = fastrand::Rng::with_seed(2);
     for model in models() {
-        let policies = PolicyKind::ALL.into_iter();
-        for policy in policies.filter(|policy| *policy != PolicyKind::Ideal) {
+        let policies = PolicyKind::ALL.map(Some).into_iter();
+        for policy in policies.chain([None]) {
             for devices in [1, 2] {
-                let served = Served::new(
-                    &model,
-                    devices,
-                    &EngineOptions {
-                        policy,
-                        ..options(2, 2, 2)
-                    },
-                );
+                let served = Served::with_policy(&model, devices, &options(2, 2, 2), policy);
                 let sizes: Vec<usize> = served_states(&model);
                 let initial: Vec<Vec<f32>> =
                     sizes.iter().map(|size| random(&mut rng, *size)).collect();
@@ -357,9 +414,9 @@ fn states_are_stored_where_slots_or_devices_are_few() {
                 // Initial states come from the host.
                 assert!(served.total(|counts| &counts.loads) >= requests.len());
                 assert_eq!(served.total(|counts| &counts.prepared), 2);
-                // Merged batches leave states of more requests than there are slots.
+                // In turn, states of more requests are left than there are slots.
                 let stores = served.total(|counts| &counts.stores);
-                assert!(stores > 0 || policy != PolicyKind::Merge);
+                assert!(stores > 0 || policy.is_some());
                 assert_eq!(served.engine.drain_for(Duration::from_secs(10)), 0);
             }
         }
@@ -427,20 +484,13 @@ fn streams_have_the_bits_of_whole_sequences() {
 fn a_failed_device_ends_its_requests_once_and_is_prepared_again() {
     let mut rng = fastrand::Rng::with_seed(5);
     let [model, _] = models();
-    // Merged batches leave states of requests that are in no task.
-    let policies = [PolicyKind::Cellular, PolicyKind::Merge];
+    // In turn, states are left of requests that are in no task.
+    let policies = [Some(PolicyKind::Cellular), None];
     for (failing, policy) in [1, 2, 7, 20]
         .into_iter()
         .flat_map(|at| policies.map(|p| (at, p)))
     {
-        let served = Served::new(
-            &model,
-            1,
-            &EngineOptions {
-                policy,
-                ..options(1, 1, 3)
-            },
-        );
+        let served = Served::with_policy(&model, 1, &options(1, 1, 3), policy);
         served.counts[0].failing.store(failing, Ordering::Relaxed);
         let requests = requests(&mut rng, 30);
         let all = (requests.iter())

@@ -458,12 +458,7 @@ fn ebatch_runs_its_steps_in_one_call() {
 
 #[test]
 fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
-    for policy in [
-        PolicyKind::Cellular,
-        PolicyKind::Shortest,
-        PolicyKind::Merge,
-        PolicyKind::Padding,
-    ] {
+    for policy in [PolicyKind::Cellular, PolicyKind::Shortest] {
         // MaxBatch is taken for no more than 16, however many are asked for.
         for (supports_multiple_steps, steps_at_once, expected) in [
             (true, 4, 3),

@@ -10,7 +10,7 @@ use cellstream_serve::cell_graph::{
     Batch, BatchSizes, Cell, CellCost, CellError, Cells, Ports, PreparedCell, WorkerEnv,
 };
 use cellstream_serve::engine::{Engine, EngineError, EngineOptions, ModelOptions, Workers};
-use cellstream_serve::policy::{BatchSteps, Groups};
+use cellstream_serve::policy::BatchSteps;
 use cellstream_serve::scheduler::ModelError;
 use simple_cells::cells;
 
@@ -82,22 +82,6 @@ fn options_out_of_range_are_refused() {
         });
         assert!(refused.to_string().contains(line), "{refused}");
     }
-    let no_group = EngineOptions {
-        groups: Groups {
-            requests: 0,
-            ..Groups::default()
-        },
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&no_group), EngineError::NoGroup));
-    let no_width = EngineOptions {
-        groups: Groups {
-            width: 0,
-            ..Groups::default()
-        },
-        ..EngineOptions::default()
-    };
-    assert!(matches!(start(&no_width), EngineError::NoWidth));
     let sizes = EngineOptions {
         sizes: vec![BatchSizes { min: 2, max: 1 }; 3],
         ..EngineOptions::default()

@@ -110,8 +110,7 @@ impl Sequence {
 #[test]
 fn whole_sequences_are_answered_with_the_bits_of_a_session() {
     let mut rng = fastrand::Rng::with_seed(1);
-    let policies = [PolicyKind::Cellular, PolicyKind::Padding, PolicyKind::Merge];
-    for (precision, policy) in Precision::ALL.into_iter().zip(policies) {
+    for (precision, policy) in Precision::ALL.into_iter().zip(PolicyKind::ALL) {
         for model in models(precision) {
             let mut cells = Cells::new();
             let whole = Whole::add(&mut cells, WholeCell::new(Arc::clone(&model), MAX_STEPS));

@@ -397,7 +397,7 @@ class Engine:
     ) -> Self:
         """Starts the workers.
 
-        :param policy: ``ebatch`` by default, or another name of ``cellstream load --help``.
+        :param policy: ``ebatch`` (the default), ``cellular`` or ``shortest``.
         :param max_batch: the largest number of rows of a batch.
         :param max_steps: the longest sequence of a model with a reverse direction, which runs whole;
             1000 by default.

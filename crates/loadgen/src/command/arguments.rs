@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::policy_option::{PolicyOption, policy};
 use crate::in_process::{EngineSpec, ServedShape, policies_for};
 use crate::machines::Routing;
+use crate::policy::PolicyKind;
 use crate::report::{Context, EngineContext};
 use crate::sweep::{BatchOption, Conditions, Grid};
 #[cfg(feature = "wire")]
@@ -13,7 +14,7 @@ use crate::wire::{AxisOption, Contents, InputOptions, ServerAddress, ValueOption
 use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
 use cellstream_command::{Failure, seconds, threads};
 use cellstream_serve::engine::EngineOptions;
-use cellstream_serve::policy::{BatchSteps, PolicyKind};
+use cellstream_serve::policy::BatchSteps;
 
 /// Measures latency and throughput under load, by batching policy.
 ///

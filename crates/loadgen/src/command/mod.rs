@@ -17,12 +17,12 @@ pub use arguments::Arguments;
 use crate::candidate::{Candidate, Launch};
 use crate::drive::priority;
 use crate::in_process::Engines;
+use crate::policy::PolicyKind;
 use crate::record::{ErrorKind, Recording};
 use crate::report::{Context, Printer, Row, calibration};
 use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
 use crate::workload::Arrivals;
 use cellstream_command::{Failure, Printer as Output, interrupt};
-use cellstream_serve::policy::PolicyKind;
 use progress::Progress;
 
 /// The stage of progress in which each cell is timed.

@@ -1,6 +1,6 @@
 //! The values of `--policies`.
 
-use cellstream_serve::policy::PolicyKind;
+use crate::policy::PolicyKind;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// One entry of `--policies`.

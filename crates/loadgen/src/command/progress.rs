@@ -102,8 +102,8 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::PolicyKind;
     use crate::sweep::compare::tests::candidate;
-    use cellstream_serve::policy::PolicyKind;
 
     #[test]
     fn runs_are_counted_and_named() {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::candidate::{Candidate, Launch};
 use crate::drive::{WallClock, priority};
+use crate::policy::{Groups, PolicyKind};
 use crate::workload::{Network, Workload};
 use cellstream::execute::Backend;
 use cellstream::machine::Topology;
@@ -22,7 +23,7 @@ use cellstream_command::{Failure, afford, available_memory};
 use cellstream_serve::cell_graph::{BatchSizes, Cells};
 use cellstream_serve::engine::{Calibration, Engine, EngineOptions, Workers, calibrate};
 use cellstream_serve::networks::NetworkError;
-use cellstream_serve::policy::{BatchSteps, Groups, PolicyKind};
+use cellstream_serve::policy::BatchSteps;
 use memory::{Memory, limits};
 use served::Served;
 use weights::{Unfold, Weights};
@@ -182,25 +183,24 @@ impl Launch for Engines {
     type Clock = WallClock;
 
     fn launch(&self, candidate: &Candidate) -> Result<(Served<Unfold>, WallClock), Failure> {
-        let defaults = EngineOptions::default();
-        let policy = candidate.policy.unwrap_or(defaults.policy);
+        let policy = candidate.policy.unwrap_or_default();
         let sizes = candidate.batch.iter().flat_map(|batch| batch.cells());
         let sizes: Vec<_> = sizes.map(|&max| BatchSizes { min: 1, max }).collect();
         let capacity = sizes.iter().map(|sizes| sizes.max).max().unwrap_or(1);
         let options = EngineOptions {
-            policy,
-            groups: Groups {
-                requests: capacity,
-                width: candidate.bucket_width.unwrap_or(defaults.groups.width),
-            },
             sizes,
             ..self.options.clone()
+        };
+        let groups = Groups {
+            requests: capacity,
+            width: candidate.bucket_width.unwrap_or(Groups::WIDTH),
         };
         let mut cells = Cells::new();
         let unfold = self.unfold(&mut cells)?;
         // Threads inherit the priority of the thread that starts them.
         priority::lower();
-        let engine = Engine::start(cells, &options)?;
+        let build = |workers| policy.build(workers, groups, options.batch_steps);
+        let engine = Engine::with_policy(cells, &options, build)?;
         priority::raise();
         Ok((
             Served::new(engine, unfold, policy, capacity),
@@ -314,6 +314,51 @@ pub(crate) mod tests {
             let nodes = 300 * 2 * workload.max_rows();
             assert!(is_accepted(enough.bytes + nodes), "{network:?}");
             assert!(!is_accepted(enough.bytes / 4), "{network:?}");
+        }
+    }
+
+    /// The oracle is cellular batching, which the tests of the engine compare with each request
+    /// computed alone.
+    #[test]
+    fn every_policy_gives_the_same_bits() {
+        let lengths = Lengths::paper(12).unwrap();
+        let trees = (1..7).map(|leaves| Tree::complete(leaves, Network::Treelstm).unwrap());
+        for (network, workload) in [
+            (Network::Lstm, Workload::Chains(lengths.clone())),
+            (Network::Seq2seq, Workload::Pairs(lengths)),
+            (Network::Treelstm, Workload::Trees(trees.collect())),
+        ] {
+            let engines = Engines::new(&spec(network, 4, 8), &workload).unwrap();
+            let mut rng = fastrand::Rng::with_seed(1);
+            let requests: Vec<_> = (0..100).map(|_| workload.draw(&mut rng)).collect();
+            let answers = |policy: PolicyKind| {
+                let options = EngineOptions {
+                    workers: Workers::OneOver(1),
+                    tasks_at_once: 2,
+                    ..EngineOptions::default()
+                };
+                let groups = Groups {
+                    requests: 7,
+                    width: 3,
+                };
+                let mut cells = Cells::new();
+                let unfold = engines.unfold(&mut cells).unwrap();
+                let engine = Engine::with_policy(cells, &options, |workers| {
+                    policy.build(workers, groups, options.batch_steps)
+                });
+                let engine = engine.unwrap();
+                let tickets = engine.submit_all(requests.iter().map(unfold)).unwrap();
+                let values = tickets
+                    .into_iter()
+                    .map(|ticket| ticket.wait().unwrap().values);
+                let bits = |values: Vec<f32>| values.iter().map(|v| v.to_bits()).collect();
+                values.map(bits).collect::<Vec<Vec<u32>>>()
+            };
+            let expected = answers(PolicyKind::Cellular);
+            assert!(expected.iter().all(|values| !values.is_empty()));
+            for policy in PolicyKind::ALL {
+                assert_eq!(answers(policy), expected, "{policy}, {network:?}");
+            }
         }
     }
 

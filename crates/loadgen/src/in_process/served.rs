@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::policy::PolicyKind;
 use crate::record::{CellRun, CellRuns, ErrorKind, Outcome, ServerTimes, Times};
 use crate::target::{About, Completion, Target};
 use crate::workload::RequestSpec;
 use cellstream_serve::RequestError;
 use cellstream_serve::engine::{Engine, Request, Response, SubmitError};
-use cellstream_serve::policy::PolicyKind;
 use cellstream_serve::scheduler::Refused;
 
 /// An engine, and how a request unfolds into a graph of its cells.
@@ -168,7 +168,7 @@ mod tests {
             graph.answer(before);
             Request::new(graph)
         };
-        Served::new(engine, unfold, options.policy, 64)
+        Served::new(engine, unfold, PolicyKind::default(), 64)
     }
 
     const REQUESTS: u64 = 60;

@@ -15,13 +15,13 @@ use cellstream_serve::cell_graph::{
     Cell, CellCost, CellError, CellId, Cells, Graph, Ports, PreparedCell, RequestGraph, Source,
     WorkerEnv,
 };
-use cellstream_serve::engine::{Calibration, EngineOptions};
-use cellstream_serve::policy::Groups;
+use cellstream_serve::engine::Calibration;
 use fastrand::Rng;
 
 use crate::candidate::{Candidate, Launch};
 use crate::drive::EventClock;
 use crate::in_process::EngineSpec;
+use crate::policy::Groups;
 use crate::record::CellRuns;
 use crate::target::{About, Completion, Target};
 use crate::workload::{RequestShape, RequestSpec};
@@ -79,8 +79,7 @@ impl Launch for Machines {
     type Clock = Simulation;
 
     fn launch(&self, candidate: &Candidate) -> Result<(Simulation, Simulation), Failure> {
-        let defaults = EngineOptions::default();
-        let policy = candidate.policy.unwrap_or(defaults.policy);
+        let policy = candidate.policy.unwrap_or_default();
         let batch = candidate.max_batch();
         let mut costs: Vec<CellCost> = self.calibrated.iter().map(|of| of.cost.clone()).collect();
         let sizes = candidate.batch.iter().flat_map(|batch| batch.cells());
@@ -89,7 +88,7 @@ impl Launch for Machines {
         }
         let groups = Groups {
             requests: batch,
-            width: candidate.bucket_width.unwrap_or(defaults.groups.width),
+            width: candidate.bucket_width.unwrap_or(Groups::WIDTH),
         };
         let EngineSpec {
             workers,

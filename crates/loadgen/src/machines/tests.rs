@@ -3,10 +3,11 @@ use std::time::Duration;
 use super::*;
 use crate::candidate::MaxRows;
 use crate::drive::{Run, drive};
+use crate::policy::PolicyKind;
 use crate::record::Recording;
 use crate::workload::{Arrivals, Lengths, Network, Workload};
 use cellstream_serve::cell_graph::{BatchSizes, BatchTime};
-use cellstream_serve::policy::PolicyKind;
+use cellstream_serve::policy::BatchSteps;
 use machine::BatchTimes;
 
 /// A cell of these batch times, in microseconds by rows.
@@ -22,7 +23,6 @@ fn cost(times: &[(usize, u64)]) -> CellCost {
 }
 
 fn machines(count: usize, workers: usize, routing: Routing, times: &[(usize, u64)]) -> Machines {
-    let defaults = EngineOptions::default();
     let spec = EngineSpec {
         network: Network::Lstm,
         shape: crate::in_process::tests::shape(8, 8),
@@ -31,7 +31,7 @@ fn machines(count: usize, workers: usize, routing: Routing, times: &[(usize, u64
         workers,
         tasks_at_once: 1,
         steps_at_once: 1,
-        batch_steps: defaults.batch_steps,
+        batch_steps: BatchSteps::default(),
         cuda: Vec::new(),
     };
     let calibrated = vec![Calibration {

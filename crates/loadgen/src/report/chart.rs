@@ -9,9 +9,9 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::{Row, distributions, fractions};
+use crate::policy::PolicyKind;
 use crate::sweep::Measurement;
 use cellstream_command::Failure;
-use cellstream_serve::policy::PolicyKind;
 
 /// The line of one target: its points in the order of the load.
 #[derive(Clone, Debug)]

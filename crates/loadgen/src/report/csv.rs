@@ -156,8 +156,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::policy::PolicyKind;
     use crate::report::row::tests::{context, measured, near};
-    use cellstream_serve::policy::PolicyKind;
 
     #[test]
     fn curves_are_read_back() {

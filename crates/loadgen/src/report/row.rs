@@ -182,11 +182,11 @@ pub mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::PolicyKind;
     use crate::record::{Outcome, Recording, RequestRecord, ServerTimes};
     use crate::report::EngineContext;
     use crate::sweep::compare::tests::candidate;
     use crate::target::About;
-    use cellstream_serve::policy::PolicyKind;
 
     pub fn context() -> Context {
         Context {

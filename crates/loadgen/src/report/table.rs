@@ -201,11 +201,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::PolicyKind;
     use crate::record::{Outcome, RequestRecord};
     use crate::report::row::tests::{context, measured};
     use crate::sweep::compare::tests::candidate;
     use crate::sweep::{Measurement, Skipped};
-    use cellstream_serve::policy::PolicyKind;
 
     #[test]
     fn tables_name_what_they_show() {

@@ -132,11 +132,11 @@ pub mod tests {
 
     use super::*;
     use crate::candidate::MaxRows;
+    use crate::policy::PolicyKind;
     use crate::simulated::Simulated;
     use crate::workload::Lengths;
     use cellstream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
     use cellstream_serve::engine::Calibration;
-    use cellstream_serve::policy::PolicyKind;
 
     /// Simulated targets whose service time in milliseconds is `service`; all are kept.
     pub struct Fleet<F: Fn(&Candidate) -> u64> {

@@ -3,10 +3,10 @@
 use std::str::FromStr;
 
 use crate::candidate::{Candidate, MaxRows};
+use crate::policy::PolicyKind;
 use crate::workload::Network;
 use cellstream_command::Failure;
 use cellstream_serve::engine::Calibration;
-use cellstream_serve::policy::PolicyKind;
 
 /// One entry of `--batch`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,9 +19,9 @@ mod grid;
 use std::ops::ControlFlow;
 
 use crate::candidate::{Candidate, Launch};
+use crate::policy::PolicyKind;
 use crate::workload::Arrivals;
 use cellstream_command::Failure;
-use cellstream_serve::policy::PolicyKind;
 pub use compare::{Conditions, Measurement, NextRun, compare, peak_of_baselines};
 pub use grid::{BatchOption, Grid};
 

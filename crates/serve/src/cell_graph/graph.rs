@@ -271,8 +271,8 @@ impl Graph {
             + of(&self.watched)
     }
 
-    /// The present lengths, for [`Graph::back_to`].
-    pub(crate) fn mark(&self) -> Mark {
+    /// The present lengths, from which [`Graph::unfold_from`] unfolds what is added later.
+    pub fn mark(&self) -> Mark {
         Mark {
             given: self.given.len(),
             nodes: self.nodes.len(),
@@ -294,13 +294,13 @@ impl Graph {
     }
 }
 
-/// Lengths of a graph's parts.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Mark {
+/// Lengths of a graph's parts ([`Graph::mark`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mark {
     given: usize,
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     sources: usize,
     lengths: usize,
-    pub answers: usize,
-    pub watched: usize,
+    pub(crate) answers: usize,
+    pub(crate) watched: usize,
 }

@@ -85,7 +85,7 @@ pub use cost::{BatchSizes, BatchTime, CellCost};
 pub(crate) use dynamic::Deferred;
 pub use dynamic::{DynamicGraph, Growth, NodeOutputs};
 pub use error::{GraphError, Reader};
-pub use graph::{Graph, NodeId, Source};
+pub use graph::{Graph, Mark, NodeId, Source};
 pub(crate) use incremental::Resident;
 pub use ports::{Port, Ports};
 pub use request_graph::{MAX_NODES, RequestGraph};

@@ -86,12 +86,12 @@ impl Graph {
         self.unfold_from(cells, Mark::default())
     }
 
-    /// As [`Graph::unfold`], for the nodes added since `before`.
-    pub(crate) fn unfold_from(
-        &self,
-        cells: &Cells,
-        before: Mark,
-    ) -> Result<RequestGraph, GraphError> {
+    /// As [`Graph::unfold`], for the nodes added since `before`: what
+    /// [`Scheduler::handle_grow`](crate::scheduler::Scheduler::handle_grow) takes.
+    ///
+    /// # Errors
+    /// As [`Graph::unfold`].
+    pub fn unfold_from(&self, cells: &Cells, before: Mark) -> Result<RequestGraph, GraphError> {
         if self.len() > MAX_NODES {
             return Err(GraphError::TooManyNodes {
                 nodes: self.len(),

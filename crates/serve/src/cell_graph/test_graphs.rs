@@ -1,4 +1,6 @@
-//! Cells and graphs that the tests of several modules share.
+//! Cells and graphs that the tests of several modules share, and those of the load generator.
+
+use std::sync::LazyLock;
 
 use super::*;
 
@@ -40,13 +42,17 @@ pub(crate) fn plain_cells(count: usize) -> Cells {
     cells
 }
 
+/// Ids of the first cells of [`plain_cells`], which are equal in every set of cells.
+static IDS: LazyLock<Vec<CellId>> =
+    LazyLock::new(|| plain_cells(8).iter().map(|(id, _)| id).collect());
+
 /// Adds a node of a cell of [`plain_cells`] that takes these nodes' results.
 pub(crate) fn plain_node(graph: &mut Graph, cell: usize, from: &[usize]) -> NodeId {
     let mut sources = [Source::Zeros; TAKES];
     for (source, &from) in sources.iter_mut().zip(from) {
         *source = NodeId::new(from).output(0);
     }
-    graph.node(CellId(cell as u32), &sources)
+    graph.node(IDS[cell], &sources)
 }
 
 /// A chain of so many nodes of cell 0 of [`plain_cells`], then of cell 1, and so on.

@@ -63,12 +63,6 @@ pub enum EngineError {
         /// The maximum.
         max: usize,
     },
-    /// `groups.requests` is 0.
-    #[error("`groups.requests` is 0; a group has at least 1 request")]
-    NoGroup,
-    /// `groups.width` is 0.
-    #[error("`groups.width` is 0; a bucket is at least 1 cell wide")]
-    NoWidth,
     /// A worker's team could not be created.
     #[error("worker {worker}: {why}")]
     Team {

@@ -195,8 +195,7 @@ impl Engine {
         model: &ModelOptions,
     ) -> Result<Engine, EngineError> {
         Engine::new(cells, options, model, |workers| {
-            let (groups, steps) = (options.groups, options.batch_steps);
-            options.policy.build(workers, groups, steps)
+            options.policy.build(workers, options.batch_steps)
         })
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::EngineError;
 use crate::cell_graph::BatchSizes;
-use crate::policy::{BatchSteps, Groups, PolicyKind};
+use crate::policy::{BatchSteps, PolicyKind};
 use crate::scheduler::Limits;
 use cellstream::execute::team::{Cores, TeamError, check_threads};
 use cellstream::machine::Topology;
@@ -15,8 +15,6 @@ use cellstream::machine::Topology;
 pub struct EngineOptions {
     /// The choice of the ready nodes of a batch.
     pub policy: PolicyKind,
-    /// Groups of requests, for policies that batch whole requests.
-    pub groups: Groups,
     /// Division of the cores among workers.
     pub workers: Workers,
     /// Rows of the batches of each cell, in the order of the cells. If empty, those of
@@ -71,12 +69,6 @@ impl EngineOptions {
             }
             _ => {}
         }
-        if self.groups.requests == 0 {
-            return Err(EngineError::NoGroup);
-        }
-        if self.groups.width == 0 {
-            return Err(EngineError::NoWidth);
-        }
         Ok(())
     }
 }
@@ -87,7 +79,6 @@ impl Default for EngineOptions {
     fn default() -> EngineOptions {
         EngineOptions {
             policy: PolicyKind::default(),
-            groups: Groups::default(),
             workers: Workers::default(),
             sizes: Vec::new(),
             tasks_at_once: 1,

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{
-    BatchSteps, Bucketing, Cellular, EBatching, GraphBatching, Ideal, Merge, Order, Padding,
-};
+use super::{BatchSteps, Cellular, EBatching, Order};
 use crate::scheduler::Policy;
 
 /// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
@@ -13,9 +11,9 @@ use crate::scheduler::Policy;
 /// ```
 /// use cellstream_serve::policy::PolicyKind;
 ///
-/// let kind: PolicyKind = "bucketing".parse()?;
-/// assert_eq!(kind, PolicyKind::Bucketing);
-/// assert_eq!(kind.to_string(), "bucketing");
+/// let kind: PolicyKind = "shortest".parse()?;
+/// assert_eq!(kind, PolicyKind::Shortest);
+/// assert_eq!(kind.to_string(), "shortest");
 /// # Ok::<(), cellstream_serve::policy::PolicyKindError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,45 +39,14 @@ pub enum PolicyKind {
     /// decisions and copies beside small cells), one elsewhere.
     #[default]
     EBatch,
-    /// `padding`: [`Padding`].
-    Padding,
-    /// `bucketing`: [`Bucketing`].
-    Bucketing,
-    /// `merge`: [`Merge`].
-    Merge,
-    /// `ideal`: [`Ideal`].
-    Ideal,
-}
-
-/// How policies that run whole requests form groups of them; other policies ignore it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
-    /// Maximum number of requests of a group.
-    pub requests: usize,
-    /// Width of a bucket in cells, for [`PolicyKind::Bucketing`]; at least 1.
-    pub width: usize,
-}
-
-impl Default for Groups {
-    /// 64 requests, buckets of 10 cells as in BatchMaker's evaluation.
-    fn default() -> Groups {
-        Groups {
-            requests: 64,
-            width: 10,
-        }
-    }
 }
 
 impl PolicyKind {
     /// All kinds.
-    pub const ALL: [PolicyKind; 7] = [
+    pub const ALL: [PolicyKind; 3] = [
         PolicyKind::Cellular,
         PolicyKind::Shortest,
         PolicyKind::EBatch,
-        PolicyKind::Padding,
-        PolicyKind::Bucketing,
-        PolicyKind::Merge,
-        PolicyKind::Ideal,
     ];
 
     /// The name.
@@ -88,27 +55,15 @@ impl PolicyKind {
             PolicyKind::Cellular => "cellular",
             PolicyKind::Shortest => "shortest",
             PolicyKind::EBatch => "ebatch",
-            PolicyKind::Padding => "padding",
-            PolicyKind::Bucketing => "bucketing",
-            PolicyKind::Merge => "merge",
-            PolicyKind::Ideal => "ideal",
         }
     }
 
-    /// Makes the policy, for this number of workers. `groups` are for policies that run whole
-    /// requests, `steps` for [`PolicyKind::EBatch`].
-    pub fn build(self, workers: usize, groups: Groups, steps: BatchSteps) -> Box<dyn Policy> {
-        let Groups { requests, width } = groups;
+    /// Makes the policy, for this number of workers. `steps` are for [`PolicyKind::EBatch`].
+    pub fn build(self, workers: usize, steps: BatchSteps) -> Box<dyn Policy> {
         match self {
             PolicyKind::Cellular => Box::new(Cellular::new(workers, Order::Arrival)),
             PolicyKind::Shortest => Box::new(Cellular::new(workers, Order::FewestLeft)),
             PolicyKind::EBatch => Box::new(EBatching::new(workers, steps)),
-            PolicyKind::Padding => Box::new(GraphBatching::new(Padding, workers, requests)),
-            PolicyKind::Bucketing => {
-                Box::new(GraphBatching::new(Bucketing { width }, workers, requests))
-            }
-            PolicyKind::Merge => Box::new(GraphBatching::new(Merge, workers, requests)),
-            PolicyKind::Ideal => Box::new(GraphBatching::new(Ideal, workers, requests)),
         }
     }
 }
@@ -150,7 +105,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_all_names() {
-        for text in ["", "Ideal", "padding:4", "fold"] {
+        for text in ["", "Cellular", "ebatch:4", "padding"] {
             let error = text.parse::<PolicyKind>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("`{text}` is no policy")));
             for kind in PolicyKind::ALL {

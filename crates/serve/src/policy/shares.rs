@@ -31,10 +31,32 @@ use crate::scheduler::WorkerId;
 
 /// A model with rows is skipped at most this often in a row, times the sum of the other weights
 /// divided by its own, unless other models have been overdue for longer.
-pub(super) const MODEL_SKIPS: u64 = 32;
+const MODEL_SKIPS: u64 = 32;
 
-/// See the [module](self).
-pub(super) struct Shares {
+/// See the [module](self). A policy asks it whose turn it is ([`Shares::next`]), and tells it of the
+/// models ([`Shares::add`], [`Shares::enter`], [`Shares::remove`]), of each batch
+/// ([`Shares::taken`]) and of each task ([`Shares::start`], [`Shares::done`]).
+///
+/// Methods panic if a worker or a model is unknown.
+///
+/// ```
+/// use std::num::NonZeroU32;
+///
+/// use cellstream_serve::policy::Shares;
+/// use cellstream_serve::scheduler::WorkerId;
+///
+/// let (mut shares, worker) = (Shares::new(1), WorkerId(0));
+/// for model in [0, 1] {
+///     shares.add(model, NonZeroU32::MIN);
+///     shares.enter(model);
+/// }
+/// let first = shares.next(worker, |_| true); // both have rows
+/// assert_eq!(first, Some(0));
+/// shares.taken(worker, 0, |_| true);
+/// shares.start(worker, 0, Some(1e-3)); // it usually takes a millisecond
+/// assert_eq!(shares.next(worker, |_| true), Some(1));
+/// ```
+pub struct Shares {
     /// By index.
     models: Vec<Option<Share>>,
     /// The virtual time of the latest batch at its start.
@@ -62,6 +84,7 @@ impl Share {
 }
 
 impl Shares {
+    /// Of no models yet, for this number of workers.
     pub fn new(workers: usize) -> Shares {
         Shares {
             models: Vec::new(),
@@ -71,6 +94,7 @@ impl Shares {
         }
     }
 
+    /// Adds the model of this index.
     pub fn add(&mut self, model: usize, weight: NonZeroU32) {
         if self.models.len() <= model {
             self.models.resize_with(model + 1, || None);
@@ -83,6 +107,7 @@ impl Shares {
         });
     }
 
+    /// Removes a model.
     pub fn remove(&mut self, model: usize) {
         self.models[model] = None;
     }
@@ -122,7 +147,7 @@ impl Shares {
         overdue.or_else(|| least().map(|(model, _)| model))
     }
 
-    /// `worker` runs a batch of `model`; `has_rows` says which models have rows that it may take.
+    /// `worker` runs a batch of `model`, several steps of the same rows counted once; `has_rows` says which models have rows that it may take.
     pub fn taken(&mut self, worker: WorkerId, model: usize, has_rows: impl Fn(usize) -> bool) {
         self.batches += 1;
         for (other, share) in self.models.iter_mut().enumerate() {

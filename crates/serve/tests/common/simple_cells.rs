@@ -10,7 +10,7 @@ use cellstream_serve::cell_graph::{
     PreparedCell, Source, WorkerEnv,
 };
 use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::policy::{BatchSteps, Groups, PolicyKind};
+use cellstream_serve::policy::{BatchSteps, PolicyKind};
 use cellstream_serve::scheduler::Limits;
 
 /// Of one row: inputs, states, outputs.
@@ -357,19 +357,7 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         })
         .collect();
     EngineOptions {
-        policy: match rng.usize(0..12) {
-            0 => PolicyKind::Padding,
-            1 => PolicyKind::Bucketing,
-            2 => PolicyKind::Merge,
-            3 => PolicyKind::Ideal,
-            4..6 => PolicyKind::Shortest,
-            6..8 => PolicyKind::EBatch,
-            _ => PolicyKind::Cellular,
-        },
-        groups: Groups {
-            requests: rng.usize(1..=9),
-            width: 3,
-        },
+        policy: *rng.choice(&PolicyKind::ALL).expect("some"),
         workers: match rng.usize(0..4) {
             0 => Workers::OneOverAll,
             1 => Workers::OneOver(1),

@@ -305,6 +305,7 @@ mod tests {
             ("[sequences]\nidle_seconds = -1.0", "negative"),
             ("[seq2seq]\nencoder = \"e\"", "missing field"),
             ("weight = 0", "nonzero"),
+            ("policy = \"padding\"", "cellular, shortest, ebatch"),
         ] {
             let error = toml::from_str::<ModelConfig>(text).expect_err(text);
             assert!(error.to_string().contains(named), "{error}");

@@ -129,7 +129,7 @@ fn counting(rows: usize, steps: usize) -> ModelSetup {
         steps: vec![steps],
         limits: {
             let options = EngineOptions::default();
-            let policy = options.policy.build(1, options.groups, options.batch_steps);
+            let policy = options.policy.build(1, options.batch_steps);
             TaskLimits::new(&*policy, &options)
         },
     }

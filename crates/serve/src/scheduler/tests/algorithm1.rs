@@ -23,10 +23,9 @@
 
 use std::cmp::Reverse;
 
+use super::test_graphs::{plain_cells, random_graph, takes_of};
 use super::*;
 use crate::cell_graph::RequestGraph;
-use crate::cell_graph::test_graphs::{plain_cells, random_graph};
-use crate::policy::{Cellular, Order};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Node {

@@ -6,20 +6,23 @@
 //! has 2 to 5, so 5 comes by then; after it 2 and 3 leave, and 6 and 7 join. Chosen here: the other
 //! lengths, and when exactly 5 to 8 arrive.
 
+use super::test_graphs::{plain_cells, plain_chain};
 use super::*;
-use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
-use crate::policy::{Cellular, GraphBatching, Order, Padding};
 
-const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];
+pub(super) const LENGTHS: [usize; 8] = [2, 3, 3, 5, 5, 7, 3, 1];
 
 /// In tenths of a unit.
 const ARRIVALS: [u64; 8] = [0, 0, 0, 0, 15, 22, 27, 35];
 
 /// When a task starts, which requests are in it, and its padding.
-type Ran = (u64, Vec<usize>, usize);
+pub(super) type Ran = (u64, Vec<usize>, usize);
 
 /// When each task starts and which requests, counted from 1, are in it; and when each request ends.
-fn timeline(policy: Box<dyn Policy>, min: usize, tasks_at_once: usize) -> (Vec<Ran>, Vec<u64>) {
+pub(super) fn timeline(
+    policy: Box<dyn Policy>,
+    min: usize,
+    tasks_at_once: usize,
+) -> (Vec<Ran>, Vec<u64>) {
     let sizes = [BatchSizes { min, max: 4 }];
     let mut simulated = Simulated::new(policy, plain_cells(1), &sizes, 1, tasks_at_once);
     let mut keys = Vec::new();
@@ -81,31 +84,5 @@ fn cellular_batching() {
             );
         }
         assert_eq!(ends, [20, 30, 30, 50, 70, 100, 60, 60]);
-    }
-}
-
-#[test]
-fn graph_batching() {
-    for tasks_at_once in [1, 5] {
-        let policy = Box::new(GraphBatching::new(Padding, 1, 4));
-        let (tasks, ends) = timeline(policy, 1, tasks_at_once);
-        // Rows of requests that have no cell left are run as padding.
-        let still_in = |first: usize, step: usize| -> Vec<usize> {
-            let members = first..first + 4;
-            members.filter(|n| LENGTHS[n - 1] > step).collect()
-        };
-        let groups = (0..5)
-            .map(|step| (1, step))
-            .chain((0..7).map(|step| (5, step)));
-        let expected: Vec<Ran> = groups
-            .enumerate()
-            .map(|(start, (first, step))| {
-                let requests = still_in(first, step);
-                let padding = 4 - requests.len();
-                (10 * start as u64, requests, padding)
-            })
-            .collect();
-        assert_eq!(tasks, expected);
-        assert_eq!(ends, [50, 50, 50, 50, 120, 120, 120, 120]);
     }
 }

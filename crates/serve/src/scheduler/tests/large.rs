@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::test_graphs::{complete_tree, plain_cells, plain_chain, plain_node};
 use super::*;
-use crate::cell_graph::test_graphs::{complete_tree, plain_cells, plain_chain, plain_node};
-use crate::policy::{Cellular, Order};
 
 const ROWS: usize = 32;
 const SIZES: [BatchSizes; 2] = [BatchSizes { min: 1, max: ROWS }; 2];
@@ -65,7 +64,7 @@ fn a_large_tree_arrives_and_ends_in_pieces_under_every_policy() {
     const LEAVES: usize = 20_000;
     let tree = complete_tree(LEAVES).unfold(&plain_cells(2)).unwrap();
     let small = plain_chain(&[2, 2]).unfold(&plain_cells(2)).unwrap();
-    for kind in PolicyKind::ALL {
+    for kind in POLICIES {
         // Cancelled after so many tasks, if at all.
         for cancelled in [Some(0), Some(1), Some(300), None] {
             let subgraphs = Arc::new(AtomicUsize::new(0));

@@ -1,8 +1,7 @@
 //! What ends is forgotten, wherever it stands.
 
+use super::test_graphs::{plain_cells, plain_chain, plain_node};
 use super::*;
-use crate::cell_graph::test_graphs::{plain_cells, plain_chain, plain_node};
-use crate::policy::{Cellular, Order};
 
 const SIZES: [BatchSizes; 1] = [BatchSizes { min: 1, max: 4 }];
 
@@ -64,11 +63,6 @@ fn cellular_queues_do_not_grow_with_requests_that_come_and_go() {
     for order in [Order::Arrival, Order::FewestLeft] {
         a_million_come_and_go(Box::new(Cellular::new(1, order)));
     }
-}
-
-#[test]
-fn queues_of_graph_batching_do_not_grow_with_requests_that_come_and_go() {
-    a_million_come_and_go(Setting::bucketing(4, 1).build(1));
 }
 
 #[test]

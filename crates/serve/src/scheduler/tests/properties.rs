@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
+use super::test_graphs::{plain_cells, plain_node, random_graph};
 use super::*;
-use crate::cell_graph::test_graphs::{plain_cells, plain_node, random_graph};
 
 /// What happens from outside.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ fn eligible(
     worker: WorkerId,
     shortest: bool,
 ) -> Vec<Vec<(Reverse<u8>, u32)>> {
-    let table = &simulated.scheduler.table;
+    let table = &simulated.scheduler.table();
     let mut all = vec![Vec::new(); simulated.sizes.len()];
     for (&key, known) in simulated
         .known
@@ -99,7 +99,7 @@ fn eligible(
 
 /// Whether a ready subgraph of each cell has waited long enough to go by turn.
 fn patient(simulated: &Simulated) -> Vec<bool> {
-    let table = &simulated.scheduler.table;
+    let table = &simulated.scheduler.table();
     let mut all = vec![false; simulated.sizes.len()];
     for key in simulated.known.keys().filter(|key| table.is_live(**key)) {
         for subgraph in table.ready_subgraphs(*key) {
@@ -112,7 +112,7 @@ fn patient(simulated: &Simulated) -> Vec<bool> {
 
 /// How many nodes the request of each subgraph with ready ones has left.
 fn left(simulated: &Simulated) -> BTreeMap<SubgraphKey, u32> {
-    let table = &simulated.scheduler.table;
+    let table = &simulated.scheduler.table();
     let live = simulated.known.keys().filter(|key| table.is_live(**key));
     let subgraphs = live.flat_map(|key| table.ready_subgraphs(*key));
     subgraphs.map(|s| (s, table.view(s).request_left)).collect()
@@ -128,14 +128,14 @@ struct Scenario {
     /// When each worker's first task is done, and how long its tasks take at most.
     until: Vec<Option<u64>>,
     slowness: Vec<u64>,
-    kind: PolicyKind,
+    setting: Setting,
 }
 
 impl Scenario {
     fn event(&mut self, event: Event) {
         let rng = &mut self.rng;
         match event {
-            Event::Submit if self.simulated.scheduler.account.admission == Admission::All => {
+            Event::Submit if !self.simulated.scheduler.is_draining() => {
                 let graph = random_graph(rng, self.kinds, 14);
                 let now = self.simulated.now;
                 let deadline = percent(rng, self.odds.deadline).then(|| now + rng.u64(0..60));
@@ -197,12 +197,12 @@ impl Scenario {
             let now = self.simulated.instant();
             self.simulated.scheduler.handle_timeout(now);
             self.simulated.check();
-            let shortest = self.kind == PolicyKind::Shortest;
+            let shortest = self.setting.kind == PolicyKind::Shortest;
             let before = eligible(&self.simulated, worker, shortest);
             let left = left(&self.simulated);
             let patient = patient(&self.simulated);
             let tasks = self.simulated.poll(worker);
-            if let PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::EBatch = self.kind {
+            if !self.setting.forms_groups() {
                 // The first is of those that should be first, and as full as can be.
                 let first = tasks.first();
                 assert_eq!(
@@ -211,7 +211,7 @@ impl Scenario {
                 );
                 if let Some(task) = first {
                     let rank = |row: &Row| {
-                        let subgraph = self.simulated.scheduler.table.node_subgraph(*row);
+                        let subgraph = self.simulated.scheduler.table().node_subgraph(*row);
                         let left = if shortest { left[&subgraph] } else { 0 };
                         let priority = self.simulated.known[&row.request].priority;
                         (Reverse(priority), left)
@@ -303,11 +303,9 @@ impl Scenario {
             }
         }
         let scheduler = &self.simulated.scheduler;
-        assert_eq!(scheduler.table.keys().count(), 0, "all forgotten");
         assert_eq!(scheduler.usage(), Usage::default());
-        assert!(scheduler.deadlines.is_empty());
         // Where all entries are of ended requests, up to 64 are not worth purging.
-        let queued = scheduler.policy.queued();
+        let queued = scheduler.queued();
         assert!(queued <= 64 * self.kinds, "{queued} entries");
         assert_eq!(scheduler.poll_timeout(), None);
     }
@@ -331,13 +329,13 @@ fn runs(setting: Setting, odds: Odds, seed: u64) -> Scenario {
         open: Vec::new(),
         until: vec![None; workers],
         slowness,
-        kind: setting.kind,
+        setting,
     };
     scenario.run(requests);
     scenario
 }
 
-fn all_hold(setting: Setting) {
+pub(super) fn all_hold(setting: Setting) {
     for seed in 0..150 {
         let quiet = runs(setting, QUIET, seed);
         let counts = quiet.simulated.scheduler.counts();
@@ -358,43 +356,8 @@ fn all_hold(setting: Setting) {
 }
 
 #[test]
-fn ebatch() {
-    all_hold(Setting::new(PolicyKind::EBatch, 1));
-}
-
-#[test]
-fn cellular() {
-    all_hold(Setting::new(PolicyKind::Cellular, 1));
-}
-
-#[test]
-fn shortest() {
-    all_hold(Setting::new(PolicyKind::Shortest, 1));
-}
-
-#[test]
 fn every_kind() {
-    for kind in PolicyKind::ALL {
+    for kind in POLICIES {
         all_hold(Setting::new(kind, 3));
     }
-}
-
-#[test]
-fn padding() {
-    all_hold(Setting::new(PolicyKind::Padding, 5));
-}
-
-#[test]
-fn bucketing() {
-    all_hold(Setting::bucketing(4, 3));
-}
-
-#[test]
-fn merge() {
-    all_hold(Setting::new(PolicyKind::Merge, 6));
-}
-
-#[test]
-fn ideal() {
-    all_hold(Setting::new(PolicyKind::Ideal, 4));
 }

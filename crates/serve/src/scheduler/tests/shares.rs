@@ -1,7 +1,7 @@
 //! Shares of models that wait for the same workers, and how long a step of one waits for the others.
 
+use super::test_graphs::{plain_cells, plain_chain};
 use super::*;
-use crate::cell_graph::test_graphs::{plain_cells, plain_chain};
 
 /// A model of one cell, and its users.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +195,7 @@ impl Served {
 
 #[test]
 fn saturated_models_get_time_by_weight_within_a_batch_of_each() {
-    for kind in PolicyKind::ALL {
+    for kind in POLICIES {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let models = rng.usize(2..=3);
@@ -261,7 +261,7 @@ fn a_step_of_a_model_passes_the_flood_of_another() {
 /// Times alone would let a model with long batches wait for a thousand short ones.
 #[test]
 fn a_model_with_long_batches_waits_for_a_bounded_number_of_short_ones() {
-    for kind in PolicyKind::ALL {
+    for kind in POLICIES {
         for (weights, most) in [([1, 1], 33), ([1, 3], 97), ([5, 1], 33)] {
             let long = Load::saturated(weights[0], 1000);
             let short = Load::saturated(weights[1], 1);
@@ -279,7 +279,7 @@ fn a_model_with_long_batches_waits_for_a_bounded_number_of_short_ones() {
 
 #[test]
 fn a_model_saves_no_time_while_it_has_nothing_to_do() {
-    for kind in PolicyKind::ALL {
+    for kind in POLICIES {
         let idle = Load {
             users: 0,
             ..Load::saturated(1, 1)

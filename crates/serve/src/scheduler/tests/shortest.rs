@@ -1,9 +1,8 @@
 //! Who has the fewest cells left goes first: against sorting all that wait, before every task. Rows
 //! that go by turns are others, and at most an eighth of all.
 
+use super::test_graphs::{plain_cells, plain_chain, plain_node};
 use super::*;
-use crate::cell_graph::test_graphs::{plain_cells, plain_chain, plain_node};
-use crate::policy::{Cellular, Order};
 
 /// What is known of a chain from outside.
 struct Chain {

@@ -1,10 +1,9 @@
 //! Whose turn it is: no cell is kept waiting by others that always have something ready, steps are
 //! decided at once where they can be one batch, and growths may come in any order.
 
+use super::test_graphs::{Named, plain_cells, plain_chain, plain_node};
 use super::*;
-use crate::cell_graph::test_graphs::{Named, plain_cells, plain_chain, plain_node};
 use crate::cell_graph::{Ports, Source};
-use crate::policy::{Cellular, Order};
 
 #[test]
 fn every_cell_gets_its_turn_beside_chains_that_never_stop() {

@@ -1,10 +1,22 @@
 //! How long a ready node waits at most, whatever else there is to do.
 
+use super::test_graphs::{complete_tree, plain_cells, plain_chain, random_graph};
 use super::*;
-use crate::cell_graph::test_graphs::{complete_tree, plain_cells, plain_chain, random_graph};
-use crate::policy::{Cellular, Order};
 
 const ORDERS: [Order; 2] = [Order::Arrival, Order::FewestLeft];
+
+impl Simulated {
+    /// Adds a model of cells with batches of these sizes.
+    fn add_model(&mut self, sizes: &[BatchSizes], weight: u32) -> ModelKey {
+        let share = ModelShare {
+            weight: NonZeroU32::new(weight).expect("at least 1"),
+            ..ModelShare::default()
+        };
+        self.sizes.extend(sizes);
+        let added = self.scheduler.add_model(&costs(sizes), share);
+        added.expect("a model")
+    }
+}
 
 /// Forty users of one cell, each of whom comes back when answered: always a full batch.
 #[test]

@@ -1,7 +1,8 @@
 //! Graph batching against what is known of it in closed form.
 
+use super::figure5::{self, LENGTHS, timeline};
+use super::test_graphs::{complete_tree, plain_cells, plain_chain, plain_node};
 use super::*;
-use crate::cell_graph::test_graphs::{complete_tree, plain_cells, plain_chain, plain_node};
 
 const MAX: usize = 8;
 
@@ -404,7 +405,7 @@ fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
         assert_eq!(step(&mut simulated).rows[0].request, stream);
         simulated.close(stream);
         assert_eq!(simulated.known[&stream].end, Some((0, End::Completed)));
-        assert_eq!(simulated.scheduler.policy.queued(), 0);
+        assert_eq!(simulated.scheduler.queued(), 0);
     }
 }
 
@@ -431,5 +432,78 @@ fn a_stream_goes_on_where_its_states_are() {
         let requests: Vec<_> = tasks[0].rows.iter().map(|row| row.request).collect();
         assert_eq!(requests, [behind], "others are not held up");
         assert_eq!(step(&mut simulated).rows[0].request, stream);
+    }
+}
+
+#[test]
+fn padding_runs_figure_5_of_batchmaker_as_the_paper_shows() {
+    for tasks_at_once in [1, 5] {
+        let policy = Setting::new(PolicyKind::Padding, 4).build(1);
+        let (tasks, ends) = timeline(policy, 1, tasks_at_once);
+        // Rows of requests that have no cell left are run as padding.
+        let still_in = |first: usize, step: usize| -> Vec<usize> {
+            let members = first..first + 4;
+            members.filter(|n| LENGTHS[n - 1] > step).collect()
+        };
+        let groups = (0..5)
+            .map(|step| (1, step))
+            .chain((0..7).map(|step| (5, step)));
+        let expected: Vec<figure5::Ran> = groups
+            .enumerate()
+            .map(|(start, (first, step))| {
+                let requests = still_in(first, step);
+                let padding = 4 - requests.len();
+                (10 * start as u64, requests, padding)
+            })
+            .collect();
+        assert_eq!(tasks, expected);
+        assert_eq!(ends, [50, 50, 50, 50, 120, 120, 120, 120]);
+    }
+}
+
+#[test]
+fn queues_do_not_grow_with_requests_that_come_and_go() {
+    let unfolded = plain_chain(&[2]).unfold(&plain_cells(1)).unwrap();
+    let now = Instant::now();
+    let policy = Setting::bucketing(4, 1).build(1);
+    let mut scheduler = scheduler_of(policy, &sizes(1), 1, 5, Limits::default());
+    let submit = |scheduler: &mut Scheduler| {
+        let accepted = scheduler.handle_submit(now, &unfolded, Requirements::default());
+        accepted.unwrap()
+    };
+    // One that is running all the while, and some that wait.
+    submit(&mut scheduler);
+    let mut tasks = Vec::new();
+    scheduler.poll_tasks(now, WORKER, &mut tasks);
+    for _ in 0..10 {
+        submit(&mut scheduler);
+    }
+    for _ in 0..1_000_000 {
+        let key = submit(&mut scheduler);
+        scheduler.handle_cancel(now, key);
+        assert_eq!(scheduler.poll_ended().map(|e| e.end), Some(End::Cancelled));
+        let queued = scheduler.queued();
+        assert!((10..100).contains(&queued), "{queued} entries");
+    }
+    while scheduler.counts().live() > 0 {
+        for task in tasks.drain(..) {
+            scheduler.handle_done(now, task, None);
+        }
+        scheduler.poll_tasks(now, WORKER, &mut tasks);
+    }
+    assert_eq!(scheduler.counts().of(End::Completed), 11);
+    assert_eq!(scheduler.queued(), 0);
+    assert_eq!(scheduler.usage(), Usage::default());
+}
+
+#[test]
+fn random_arrivals_growths_and_ends_in_groups_of_other_sizes() {
+    for setting in [
+        Setting::new(PolicyKind::Padding, 5),
+        Setting::bucketing(4, 3),
+        Setting::new(PolicyKind::Merge, 6),
+        Setting::new(PolicyKind::Ideal, 4),
+    ] {
+        properties::all_hold(setting);
     }
 }

@@ -10,7 +10,7 @@
 //! baseline down.
 
 use super::graph_batch::{Rule, Step};
-use crate::scheduler::{RequestKey, Table};
+use cellstream_serve::scheduler::{RequestKey, Table};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

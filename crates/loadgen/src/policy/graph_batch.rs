@@ -17,7 +17,7 @@
 //! its next input: the group does not wait for it.
 //!
 //! All members are of one model. A worker without a group takes one of the model whose turn it is
-//! (`shares.rs`).
+//! ([`Shares`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use slotmap::SecondaryMap;
 
-use super::shares::Shares;
-use crate::cell_graph::CellId;
-use crate::scheduler::{
+use cellstream_serve::cell_graph::CellId;
+use cellstream_serve::policy::Shares;
+use cellstream_serve::scheduler::{
     Completion, Demand, NewModel, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task,
     WorkerId,
 };
