@@ -508,7 +508,9 @@ mod tests {
             let others = [(); WAITING].map(|()| scope.spawn(second));
             let why = first.join().unwrap();
             assert!(why.contains("too short"));
-            others.map(|other| assert_eq!(other.join().unwrap(), why));
+            for other in others {
+                assert_eq!(other.join().unwrap(), why);
+            }
         });
     }
 
