@@ -140,41 +140,21 @@ impl From<serve::engine::EngineError> for Error {
 
 /// Why a request was refused, with the keyword of `Engine` that has the limit.
 fn refused(why: &Refused) -> String {
-    let keyword = match why.reason() {
-        Reason::Requests => "max_requests",
-        Reason::Nodes => "max_nodes",
-        Reason::RequestNodes => "max_request_nodes",
-        Reason::Bytes => "max_bytes",
-        Reason::Streams => "max_streams",
-        Reason::Steps => "",
-        _ => return why.to_string(),
-    };
     match *why {
         Refused::Overloaded {
-            what, have, most, ..
-        } if keyword.is_empty() => {
-            format!("overloaded: {have} {what} of at most {most} wait; wait for an answer first")
-        }
-        Refused::Overloaded {
-            what,
+            what: what @ Reason::Steps,
             have,
-            needs,
             most,
             ..
-        } => format!(
-            "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise \
-             {keyword} of the Engine",
-            if needs > most {
-                ""
-            } else {
-                "try again later, or "
-            }
-        ),
-        Refused::RequestNodes { nodes, most } => format!(
-            "the request would have {nodes} steps; the limit of one request is {most}; divide the \
-             request, or raise {keyword} of the Engine"
-        ),
-        _ => why.to_string(),
+        } => format!("overloaded: {have} {what} of at most {most} wait; wait for an answer first"),
+        _ => why.message(|reason| match reason {
+            Reason::Requests => Some("max_requests of the Engine"),
+            Reason::Nodes => Some("max_nodes of the Engine"),
+            Reason::RequestNodes => Some("max_request_nodes of the Engine"),
+            Reason::Bytes => Some("max_bytes of the Engine"),
+            Reason::Streams => Some("max_streams of the Engine"),
+            _ => None,
+        }),
     }
 }
 

@@ -92,35 +92,13 @@ impl From<EngineError> for Error {
 
 /// Why a request was refused, with the member of `CsEngineOptions` that has the limit.
 fn refused(why: &Refused) -> String {
-    let member = match why.reason() {
-        Reason::Requests => "max_requests",
-        Reason::Nodes => "max_nodes",
-        Reason::RequestNodes => "max_request_nodes",
-        Reason::Bytes => "max_bytes",
-        _ => return why.to_string(),
-    };
-    match *why {
-        Refused::Overloaded {
-            what,
-            have,
-            needs,
-            most,
-            ..
-        } => format!(
-            "overloaded: {have} {what} of {most} are taken and the request needs {needs}; {}raise \
-             {member}",
-            if needs > most {
-                ""
-            } else {
-                "try again later, or "
-            }
-        ),
-        Refused::RequestNodes { nodes, most } => format!(
-            "the request would have {nodes} steps; the limit of one request is {most}; divide the \
-             request, or raise {member}"
-        ),
-        _ => why.to_string(),
-    }
+    why.message(|reason| match reason {
+        Reason::Requests => Some("max_requests"),
+        Reason::Nodes => Some("max_nodes"),
+        Reason::RequestNodes => Some("max_request_nodes"),
+        Reason::Bytes => Some("max_bytes"),
+        _ => None,
+    })
 }
 
 impl From<RunError> for Error {

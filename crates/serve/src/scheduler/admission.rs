@@ -171,6 +171,38 @@ impl Refused {
             Refused::NoModel => Reason::NoModel,
         }
     }
+
+    /// The text for users of an interface in which options set the limits; `option` is the one of
+    /// a limit, if there is one.
+    pub fn message(&self, option: impl Fn(Reason) -> Option<&'static str>) -> String {
+        let Some(option) = option(self.reason()) else {
+            return self.to_string();
+        };
+        match *self {
+            Refused::Overloaded {
+                what,
+                have,
+                needs,
+                most,
+                ..
+            } => {
+                let advice = if needs > most {
+                    ""
+                } else {
+                    "try again later, or "
+                };
+                format!(
+                    "overloaded: {have} {what} of {most} are taken and the request needs {needs}; \
+                     {advice}raise {option}"
+                )
+            }
+            Refused::RequestNodes { nodes, most } => format!(
+                "the request would have {nodes} steps; the limit of one request is {most}; divide \
+                 the request, or raise {option}"
+            ),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// Why requests, streams and steps are refused: the first limit that would be exceeded, or the
