@@ -7,8 +7,8 @@
 //! after some terms is the quotient of two polynomials in x², of half as many terms each, and is
 //! computed so here: one division instead of one per term. Beyond 9.02 the argument is held.
 
-use cellstream_kernels::simd::Simd;
-use cellstream_kernels::{Activation, Isa, Visitor, activate_all, dispatch};
+use gatestream_kernels::simd::Simd;
+use gatestream_kernels::{Activation, Isa, Visitor, activate_all, dispatch};
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -11,10 +11,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::kernels::Isa;
-use cellstream::layers::{Argmax, ArgmaxScratch, Dense};
-use cellstream::model::{Matrix, Precision};
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::kernels::Isa;
+use gatestream::layers::{Argmax, ArgmaxScratch, Dense};
+use gatestream::model::{Matrix, Precision};
 
 const FEATURES: usize = 1024;
 const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];

@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream::execute::team::{Team, Track, Worker};
 use criterion::{Criterion, criterion_group, criterion_main};
+use gatestream::execute::team::{Team, Track, Worker};
 
 /// `count` meetings of all, one way or the other.
 type Meetings = fn(&Worker<'_>, u64);

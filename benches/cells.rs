@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-use cellstream::model::{Direction, Gru, Lstm, ResetForm, Rnn};
-use cellstream::{Input, Model, Output, Plan, Session, reference};
+use gatestream::model::{Direction, Gru, Lstm, ResetForm, Rnn};
+use gatestream::{Input, Model, Output, Plan, Session, reference};
 
 /// Hidden size, which is the input's too, and steps.
 const SIZES: [(usize, usize); 3] = [(64, 100), (256, 20), (1024, 5)];

@@ -8,12 +8,12 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use cellstream::execute::Session;
-use cellstream::model::{
+use gatestream::execute::Session;
+use gatestream::model::{
     Activation, Cell, Direction, Input, Layer, Matrix, Model, Output, Weights,
 };
-use cellstream::plan::Plan;
-use cellstream::reference;
+use gatestream::plan::Plan;
+use gatestream::reference;
 
 const STEPS: usize = 2000;
 const ROUNDS: usize = 61;

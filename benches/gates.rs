@@ -2,18 +2,18 @@
 //!
 //! `ROWSxUNITS` names a number of sequences and of units; one element is one unit of one sequence.
 //!
-//! Each is held against plain loops over [`cellstream::reference::activate`], bit for bit, before
+//! Each is held against plain loops over [`gatestream::reference::activate`], bit for bit, before
 //! it is timed.
 
 use std::time::Duration;
 
-use cellstream::model::Activation;
-use cellstream::reference::activate;
-use cellstream_kernels::{
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use gatestream::model::Activation;
+use gatestream::reference::activate;
+use gatestream_kernels::{
     self, Aligned, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels, LstmFunctions,
     PlainFunctions, Shared, SharedRows, zeroed,
 };
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Rows and units: a core's share of a step at batch 1, 10 and 20.
 const SHAPES: [(usize, usize); 8] = [
@@ -180,7 +180,7 @@ impl Case {
 
 fn gates(criterion: &mut Criterion) {
     let isa = Isa::select().expect("an instruction set");
-    let kernels = cellstream_kernels::kernels(isa).expect("an available one");
+    let kernels = gatestream_kernels::kernels(isa).expect("an available one");
     for (gates, name) in Gates::ALL {
         let mut group = criterion.benchmark_group(format!("gates, {isa}, {name}"));
         group.warm_up_time(Duration::from_millis(50));

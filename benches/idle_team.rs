@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cellstream::execute::team::Team;
+use gatestream::execute::team::Team;
 
 /// User and system time of this process so far, in seconds (fields 14 and 15, in 1/100 s).
 fn processor_seconds() -> Option<f64> {

@@ -9,11 +9,11 @@
 
 use std::time::Duration;
 
-use cellstream_kernels::{
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use gatestream_kernels::{
     Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source,
     Start, Sweep, kernels, pack_vectors, zeroed,
 };
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 /// Rows, depth, units, gates. One row is a step of one sequence; 10 and 20 a step of as many; 100
 /// and more are taken ahead. Sizes beside each other show whether an odd one falls off a cliff.

@@ -12,15 +12,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{
     Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, RequestGraph, Source, WorkerEnv,
 };
-use cellstream_serve::policy::{BatchSteps, PolicyKind};
-use cellstream_serve::scheduler::{
+use gatestream_serve::policy::{BatchSteps, PolicyKind};
+use gatestream_serve::scheduler::{
     End, Limits, ModelShare, RequestKey, Requirements, Scheduler, Task, WorkerId,
 };
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const WAITING: [usize; 4] = [100, 1_000, 10_000, 100_000];
 const LENGTH: usize = 24;

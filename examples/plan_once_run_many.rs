@@ -5,9 +5,9 @@
 use std::error::Error;
 use std::time::Instant;
 
-use cellstream::machine::Topology;
-use cellstream::model::Lstm;
-use cellstream::{Input, Output, Plan, Session, reference};
+use gatestream::machine::Topology;
+use gatestream::model::Lstm;
+use gatestream::{Input, Output, Plan, Session, reference};
 
 const FEATURES: usize = 64;
 const HIDDEN: usize = 128;

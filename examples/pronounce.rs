@@ -77,7 +77,7 @@ fn pronounce(words: &[String]) -> Result<bool, Box<dyn Error>> {
     let w = widest(&mut answers.iter().map(|(word, ..)| word.chars().count()));
     let p = widest(&mut answers.iter().map(|(_, spelled, ..)| spelled.len()));
     println!(
-        "{:w$}  {:p$}  cellstream    textbook   factor",
+        "{:w$}  {:p$}  gatestream    textbook   factor",
         "word", "phonemes"
     );
     let mut differing = Vec::new();
@@ -104,7 +104,7 @@ fn pronounce(words: &[String]) -> Result<bool, Box<dyn Error>> {
     }
 
     let (threads, isa) = model.runs_on();
-    println!("\ncellstream: time per word on {threads} thread(s) with {isa}.");
+    println!("\ngatestream: time per word on {threads} thread(s) with {isa}.");
     println!("textbook: the same weights in nested f32 loops with exp and tanh, on 1 thread.");
     println!("Medians of {RUNS} and {TEXTBOOK_RUNS} runs, each after {WARM} to warm up; in f32.");
     match &differing[..] {

@@ -4,10 +4,10 @@
 
 use std::error::Error;
 
-use cellstream::execute::State;
-use cellstream::machine::Topology;
-use cellstream::model::Lstm;
-use cellstream::{Input, Output, Plan, Session};
+use gatestream::execute::State;
+use gatestream::machine::Topology;
+use gatestream::model::Lstm;
+use gatestream::{Input, Output, Plan, Session};
 
 const FEATURES: usize = 40;
 const HIDDEN: usize = 96;

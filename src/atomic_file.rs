@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 ///
 /// ```
 /// use std::io::Write;
-/// use cellstream::atomic_file::PendingFile;
+/// use gatestream::atomic_file::PendingFile;
 ///
 /// let path = std::env::temp_dir().join(format!("pending_{}", std::process::id()));
 /// let pending = PendingFile::prepare(&path, |file| file.write_all(b"rows"))?;
@@ -56,7 +56,7 @@ impl PendingFile {
         }
         let path = resolve_link(path).into_owned();
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".cellstream-").suffix(".partial");
+        builder.prefix(".gatestream-").suffix(".partial");
         // Readable as any other new file is; a temporary one would be its owner's alone.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));

@@ -7,13 +7,13 @@
 //! products of a step ([`graph`]), the order in which they may run ([`schedule`]), the cost of
 //! splitting them over cores ([`partition`]) and the caches of the [`machine`]; these modules are
 //! public for those who read or draw a plan. [`layers`] surround the recurrent core in
-//! a whole model. [`mod@reference`] specifies every bit. The crate `cellstream-serve` batches the
+//! a whole model. [`mod@reference`] specifies every bit. The crate `gatestream-serve` batches the
 //! requests of many users.
 //!
 //! ```no_run
 //! # let (batch, steps) = (1, 100);
 //! # let (input, mut output) = (vec![0.0; 6400], vec![0.0; 25600]);
-//! use cellstream::{Input, Model, Output, Plan, Session};
+//! use gatestream::{Input, Model, Output, Plan, Session};
 //!
 //! let model = Model::open("speech.safetensors")?; // or .onnx
 //! let plan = Plan::load_or_estimate("speech.plan", &model)?; // tuned here, or estimated
@@ -36,10 +36,10 @@ pub mod schedule;
 pub mod tune;
 
 /// Views of rows, operations on rows, instruction sets, and the types of numbers, activations and
-/// blockings, from `cellstream-kernels`.
+/// blockings, from `gatestream-kernels`.
 pub mod kernels {
     #[doc(inline)]
-    pub use cellstream_kernels::{
+    pub use gatestream_kernels::{
         Activation, Blocking, Combine, ExpSum, ISA_VARIABLE, Isa, IsaError, Numbers, PARTIAL_SUMS,
         Prefetch, RowKernels, RowsMut, RowsRef, Stripes, TALL_TILE_ROWS, recycle_vec, row_kernels,
     };

@@ -2,7 +2,7 @@
 //! units in the last place from the correctly rounded value, never decreasing, odd (tanh), exact at
 //! the ends, NaN for NaN. The other instruction sets equal the same reference in `arithmetic`.
 
-use cellstream_kernels::{Activation, Isa, activate_all};
+use gatestream_kernels::{Activation, Isa, activate_all};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const SIGN: u32 = 1 << 31;

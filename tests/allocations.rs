@@ -4,13 +4,13 @@ mod common;
 #[path = "common/counting.rs"]
 mod counting;
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::execute::{PackedModel, Session, State, Steps};
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::model::Model;
-use cellstream::plan::Plan;
 use common::{Batch, Random, Results, usual_cells};
 use counting::calls;
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::execute::{PackedModel, Session, State, Steps};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::model::Model;
+use gatestream::plan::Plan;
 
 fn main() {
     let mut random = Random::new(1);

@@ -2,14 +2,14 @@
 
 mod common;
 
-use cellstream::execute::team::Team;
-use cellstream::execute::{PackedModel, Session, State, Steps};
-use cellstream::kernels::{Isa, RowsMut, RowsRef};
-use cellstream::model::{Cell, Input, Layer, Model, Output};
-use cellstream::plan::{InputProjectionBy, OwnersShare, Plan};
-use cellstream::schedule::{DirectionSchedule, PanelOrder, schedules};
 use common::isas::isas;
 use common::{Batch, Options, Random, Results, usual_cells};
+use gatestream::execute::team::Team;
+use gatestream::execute::{PackedModel, Session, State, Steps};
+use gatestream::kernels::{Isa, RowsMut, RowsRef};
+use gatestream::model::{Cell, Input, Layer, Model, Output};
+use gatestream::plan::{InputProjectionBy, OwnersShare, Plan};
+use gatestream::schedule::{DirectionSchedule, PanelOrder, schedules};
 
 fn session(model: &Model, plan: &Plan, isa: Isa) -> Session {
     let mut team = Team::with_threads(plan.threads()).unwrap();

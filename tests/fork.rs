@@ -7,12 +7,12 @@ mod fork;
 
 use std::sync::mpsc;
 
-use cellstream::execute::team::{HostThreads, SharedTeam, Team, TeamPanicked};
-use cellstream::execute::{PackedModel, RunError, Session};
-use cellstream::model::{Input, Lstm, Model, Output};
-use cellstream::plan::Plan;
-use cellstream::reference;
 use fork::returns_in_child;
+use gatestream::execute::team::{HostThreads, SharedTeam, Team, TeamPanicked};
+use gatestream::execute::{PackedModel, RunError, Session};
+use gatestream::model::{Input, Lstm, Model, Output};
+use gatestream::plan::Plan;
+use gatestream::reference;
 
 const STEPS: usize = 3;
 

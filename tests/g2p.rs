@@ -4,9 +4,9 @@
 #[path = "../examples/g2p/mod.rs"]
 mod g2p;
 
-use cellstream::model::Precision;
 use g2p::textbook::Textbook;
 use g2p::{BeamSize, G2p, WordError};
+use gatestream::model::Precision;
 
 /// Words with PyTorch's predictions. Chosen so that no near tie decides any of them.
 const SAMPLE: &str = include_str!("../examples/models/held_out_sample.tsv");

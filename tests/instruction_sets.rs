@@ -4,8 +4,8 @@ mod common;
 
 use std::process::{Command, Output};
 
-use cellstream::kernels::Isa;
 use common::isas::{REQUIRE_VARIABLE, isas, skipped};
+use gatestream::kernels::Isa;
 
 const HERE: [Isa; 2] = [Isa::Avx2, Isa::Portable];
 
@@ -17,7 +17,7 @@ fn what_is_lacking_is_skipped_unless_it_is_required() {
     let refusal = skipped("avx2,neon", &HERE).unwrap_err();
     assert_eq!(
         refusal,
-        "CELLSTREAM_REQUIRE_ISA names neon, which this machine lacks"
+        "GATESTREAM_REQUIRE_ISA names neon, which this machine lacks"
     );
     let unknown = skipped("axv2", &HERE).unwrap_err();
     assert!(unknown.contains("\"axv2\"; use avx512"), "{unknown}");

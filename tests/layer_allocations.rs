@@ -3,16 +3,16 @@
 #[path = "common/counting.rs"]
 mod counting;
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::execute::{Session, State};
-use cellstream::kernels::{Activation, Isa};
-use cellstream::layers::{
+use counting::calls;
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::execute::{Session, State};
+use gatestream::kernels::{Activation, Isa};
+use gatestream::layers::{
     Attention, AttentionFlow, AttentionSum, Beam, BeamOptions, Dense, Embedding, Greedy,
     GreedyOptions, Highway, HighwayWeights, MaxOverTime, Mlp, Score, Sequences, Softmax,
 };
-use cellstream::model::{Gru, Lstm, Matrix, Model, Precision};
-use cellstream::plan::Plan;
-use counting::calls;
+use gatestream::model::{Gru, Lstm, Matrix, Model, Precision};
+use gatestream::plan::Plan;
 
 fn main() {
     let before = calls();

@@ -5,14 +5,14 @@
 #[path = "common/isas.rs"]
 mod isas;
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::kernels::{Activation, Isa};
-use cellstream::layers::{
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::kernels::{Activation, Isa};
+use gatestream::layers::{
     Attention, AttentionFlow, AttentionSum, CosineSimilarity, Highway, HighwayWeights, LayerError,
     MaxOverTime, Mlp, Score, Sequences, Softmax,
 };
-use cellstream::model::{Matrix, Precision};
-use cellstream::reference;
+use gatestream::model::{Matrix, Precision};
+use gatestream::reference;
 use safetensors::SafeTensors;
 
 /// What two float32 runs of the same formulas may differ by.

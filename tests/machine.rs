@@ -3,15 +3,15 @@
 
 use std::path::Path;
 
-use cellstream::execute::PackedModel;
-use cellstream::execute::team::Team;
-use cellstream::kernels::Isa;
-use cellstream::machine::{
+use gatestream::execute::PackedModel;
+use gatestream::execute::team::Team;
+use gatestream::kernels::Isa;
+use gatestream::machine::{
     Cache, CacheKind, Core, Level, NumaNode, Source, Topology, TopologyError, allowed_cpus, sysfs,
 };
-use cellstream::model::Lstm;
-use cellstream::plan::{Plan, Stamp};
-use cellstream::{Input, Output, Session, reference};
+use gatestream::model::Lstm;
+use gatestream::plan::{Plan, Stamp};
+use gatestream::{Input, Output, Session, reference};
 
 const CPU: &str = "sys/devices/system/cpu";
 
@@ -385,7 +385,7 @@ fn this_machine() {
 #[cfg(all(feature = "hwloc", target_os = "linux"))]
 mod hwloc {
     use super::*;
-    use cellstream::machine::hwloc;
+    use gatestream::machine::hwloc;
 
     /// Two readers that share no code describe this machine alike.
     #[test]

@@ -9,9 +9,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use cellstream::execute::Session;
-use cellstream::model::{Input, Model, Output};
-use cellstream::plan::Plan;
+use gatestream::execute::Session;
+use gatestream::model::{Input, Model, Output};
+use gatestream::plan::Plan;
 use resident::{allocated, peak, resident};
 
 const LAYERS: usize = 3;

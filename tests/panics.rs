@@ -4,7 +4,7 @@
 use std::panic::{catch_unwind, set_hook};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cellstream::execute::team::{catch_panic, catch_panic_silently, silence_panics_of_this_thread};
+use gatestream::execute::team::{catch_panic, catch_panic_silently, silence_panics_of_this_thread};
 
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 static SECOND: AtomicUsize = AtomicUsize::new(0);

@@ -6,13 +6,13 @@
 
 use std::path::Path;
 
-use cellstream::execute::Session;
-use cellstream::model::{
+use gatestream::execute::Session;
+use gatestream::model::{
     Activation, Cell, Direction, Input, Layer, Layout, Matrix, Merge, Model, Output, Peepholes,
     ResetForm, Weights,
 };
-use cellstream::plan::Plan;
-use cellstream::reference;
+use gatestream::plan::Plan;
+use gatestream::reference;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 

@@ -9,9 +9,9 @@ mod resident;
 use std::io::Write;
 use std::sync::Once;
 
-use cellstream::execute::Session;
-use cellstream::model::{Gru, Lstm, Model, Precision, SafetensorsOptions};
-use cellstream::plan::Plan;
+use gatestream::execute::Session;
+use gatestream::model::{Gru, Lstm, Model, Precision, SafetensorsOptions};
+use gatestream::plan::Plan;
 use resident::{allocated, peak, resident};
 
 const MIB: f64 = (1 << 20) as f64;
@@ -20,7 +20,7 @@ const LAG: f64 = 10.0 * MIB;
 
 /// Set to anything, it makes the test fail where peaks cannot be checked, instead of leaving them
 /// out.
-const REQUIRE_VARIABLE: &str = "CELLSTREAM_REQUIRE_PEAK";
+const REQUIRE_VARIABLE: &str = "GATESTREAM_REQUIRE_PEAK";
 /// A 5 written there starts `VmHWM` anew.
 const RESET: &str = "/proc/self/clear_refs";
 

@@ -2,15 +2,15 @@
 
 mod common;
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::execute::{PackError, PackedModel, RunError, Session, SessionError, State, Steps};
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::machine::Topology;
-use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
-use cellstream::plan::{InputProjectionBy, OwnersShare, Plan, PlanError};
-use cellstream::reference;
-use cellstream::schedule::PhasePlacement;
 use common::{Batch, Random, Results};
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::execute::{PackError, PackedModel, RunError, Session, SessionError, State, Steps};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::machine::Topology;
+use gatestream::model::{Gru, Input, InputError, Layout, Lstm, Merge, Model, Output};
+use gatestream::plan::{InputProjectionBy, OwnersShare, Plan, PlanError};
+use gatestream::reference;
+use gatestream::schedule::PhasePlacement;
 
 fn lstm() -> Model {
     Lstm::new(3, 20).layers(2).random(1).unwrap()

@@ -5,8 +5,8 @@ mod counting;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use cellstream::execute::team::{SharedTeam, Team, Track};
 use counting::calls;
+use gatestream::execute::team::{SharedTeam, Team, Track};
 
 /// Allocations in 200 runs; every tenth is waited for, so that the team has parked.
 fn count(mut run: impl FnMut()) -> usize {

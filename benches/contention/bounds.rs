@@ -30,7 +30,7 @@ impl Quota {
     /// Grants so many CPUs' worth of time. `None` without control groups of version 1, or without
     /// the right to make one.
     pub fn new(cpus: f64) -> Option<Quota> {
-        let group = Path::new("/sys/fs/cgroup/cpu").join(format!("cellstream-{}", id()));
+        let group = Path::new("/sys/fs/cgroup/cpu").join(format!("gatestream-{}", id()));
         std::fs::create_dir(&group).ok()?;
         let quota = Quota { group };
         let write = |name: &str, value: String| std::fs::write(quota.group.join(name), value).ok();

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::model::{Input, Lstm, Output};
-use cellstream::{Plan, Session};
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{Cells, Graph};
-use cellstream_serve::engine::{EngineOptions, Request, Stream, Workers};
-use cellstream_serve::networks::{
+use gatestream::model::{Input, Lstm, Output};
+use gatestream::{Plan, Session};
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::{Cells, Graph};
+use gatestream_serve::engine::{EngineOptions, Request, Stream, Workers};
+use gatestream_serve::networks::{
     BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, Outputs,
 };
-use cellstream_serve::scheduler::Limits;
+use gatestream_serve::scheduler::Limits;
 
 use super::bounds::{Quota, confine};
 use super::load::{BusyCores, Times, Users, call_time};

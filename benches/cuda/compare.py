@@ -4,7 +4,7 @@ The sizes are those of DeepCPU's Table 1, and LSTM and GRU of 1024 units by batc
 
     python benches/cuda/compare.py [--record]
 
-Needs PyTorch with CUDA, and `cargo build --release -p cellstream-cuda --features cuda --example step_times`.
+Needs PyTorch with CUDA, and `cargo build --release -p gatestream-cuda --features cuda --example step_times`.
 Both copy the input to the device and the output back. Programs take turns: a third of the runs each time.
 """
 
@@ -78,7 +78,7 @@ def main() -> None:
         here, there = statistics.median(mine[shape]), statistics.median(theirs[shape])
         names = ("cell", "input", "hidden", "batch", "steps")
         found.append({
-            **dict(zip(names, shape)), "cellstream_ms": f"{here:.4f}", "cudnn_ms": f"{there:.4f}",
+            **dict(zip(names, shape)), "gatestream_ms": f"{here:.4f}", "cudnn_ms": f"{there:.4f}",
             "cpu_ms": f"{cpu[shape]:.4f}", "us_per_step": f"{1e3 * here / shape[-1]:.2f}",
             "ratio": f"{there / here:.2f}",
         })  # fmt: skip

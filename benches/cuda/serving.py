@@ -2,7 +2,7 @@
 
     python benches/cuda/serving.py [--record]
 
-Needs `cargo build --release -p cellstream-cli --features cuda`. LSTM of 1024 units, batches of up to 512 requests.
+Needs `cargo build --release -p gatestream-cli --features cuda`. LSTM of 1024 units, batches of up to 512 requests.
 Its figure 3: batches of identical requests, so that nothing is wasted. Its figures 7 to 9: lengths as in the paper, by
 policy, at shares of the peak of padding.
 """
@@ -20,12 +20,12 @@ sys.path[:0] = [str(ROOT / "benches")]
 
 from report import records  # noqa: E402
 
-PROGRAM = ROOT / "target" / "release" / "cellstream"
+PROGRAM = ROOT / "target" / "release" / "gatestream"
 STEPS = 24
 
 
 def load(*options: str) -> list[dict]:
-    """The runs of `cellstream load lstm`."""
+    """The runs of `gatestream load lstm`."""
     command = [str(PROGRAM), "load", "lstm", "--cuda", "--workers", "1", "--tasks-at-once", "5", *options, "--json"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in ended.stdout.splitlines()]

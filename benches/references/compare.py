@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""cellstream beside the libraries a user would pick instead, on the same weights, in turn.
+"""gatestream beside the libraries a user would pick instead, on the same weights, in turn.
 
 Called by ./run, which installs and builds what it needs; or by itself where that is done.
 """
@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the rows and stop")
     parser.add_argument("--tensorflow-python", metavar="PATH", help="a Python that has TensorFlow")
     parser.add_argument("--no-rust-peers", action="store_true", help="without tract, rten and candle")
-    parser.add_argument("--cellstream", type=Path, default=target / "release" / "cellstream", metavar="PROGRAM")
+    parser.add_argument("--gatestream", type=Path, default=target / "release" / "gatestream", metavar="PROGRAM")
     parser.add_argument("--rust", type=Path, default=target / "references" / "release", metavar="FOLDER",
                         help="where rust-peers' programs are")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the order of turns")
@@ -168,7 +168,7 @@ def compare(
 ) -> report.Result:
     """One row: write, tune, load, check, race."""
     result = report.Result(row)
-    with tempfile.TemporaryDirectory(prefix="cellstream-references-") as name:
+    with tempfile.TemporaryDirectory(prefix="gatestream-references-") as name:
         folder = Path(name)
         made = models.write(row, folder, {worker.peer.reads for worker in workers})
         expected = exact.exact(row, made.weights, made.values)
@@ -210,20 +210,20 @@ def our_file(row: Row) -> str:
 
 
 def tuned(row: Row, folder: Path, given: argparse.Namespace, ours: Peer, pinned: set[int]) -> Path:
-    """What a user does once per model: `cellstream tune`, on the same cores. All workers are stopped."""
+    """What a user does once per model: `gatestream tune`, on the same cores. All workers are stopped."""
     plan, model = folder / f"{ours.precision}.plan", folder / models.FILES[our_file(row)]
-    command = [str(given.cellstream), "tune", str(model), "--batch", str(row.batch), "--steps", str(row.steps),
+    command = [str(given.gatestream), "tune", str(model), "--batch", str(row.batch), "--steps", str(row.steps),
                "--threads", str(given.threads), "--precision", ours.precision,
                "--seconds", str(given.tune_seconds), "-o", str(plan)]  # fmt: skip
     if row.lengths:
         command += ["--lengths", ",".join(map(str, row.lengths))]
-    if not given.cellstream.exists():
-        raise SystemExit(f"{given.cellstream} is not built (cargo build --release), or use --plan estimate")
+    if not given.gatestream.exists():
+        raise SystemExit(f"{given.gatestream} is not built (cargo build --release), or use --plan estimate")
     done = subprocess.run(
         command, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, pinned)
     )
     if done.returncode != 0:
-        raise SystemExit(f"{row.name}: cellstream tune: {done.stderr.strip()}")
+        raise SystemExit(f"{row.name}: gatestream tune: {done.stderr.strip()}")
     return plan
 
 

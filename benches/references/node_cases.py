@@ -1,4 +1,4 @@
-"""ONNX's own test cases of LSTM, GRU and RNN, through `cellstream run`: weights are inputs of their graphs.
+"""ONNX's own test cases of LSTM, GRU and RNN, through `gatestream run`: weights are inputs of their graphs.
 
 Called by benches/references/run node-cases, which installs and builds what it needs. The package onnx makes the cases.
 """
@@ -23,8 +23,8 @@ OPERATORS = ("LSTM", "GRU", "RNN")
 def main() -> int:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     parser = argparse.ArgumentParser(prog="benches/references/run node-cases", description=__doc__)
-    parser.add_argument("--cellstream", type=Path, default=target / "release" / "cellstream", metavar="FILE")
-    program = parser.parse_args().cellstream
+    parser.add_argument("--gatestream", type=Path, default=target / "release" / "gatestream", metavar="FILE")
+    program = parser.parse_args().gatestream
     cases = [
         case
         for operator in OPERATORS
@@ -38,7 +38,7 @@ def main() -> int:
 
 def run(case: object, program: Path) -> str:
     """Why the case is wrong; nothing if it is right."""
-    with tempfile.TemporaryDirectory(prefix="cellstream-node-cases-") as name:
+    with tempfile.TemporaryDirectory(prefix="gatestream-node-cases-") as name:
         folder = Path(name)
         onnx.save(case.model, folder / "model.onnx")
         for inputs, outputs in case.data_sets:

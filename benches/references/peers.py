@@ -11,9 +11,9 @@ from pathlib import Path
 from precisions import WITHOUT, Precision
 
 HERE = Path(__file__).resolve().parent
-OURS = "cellstream"
+OURS = "gatestream"
 # In runs of a reduced precision: what that brings is measured in the same rounds.
-OURS_F32 = "cellstream f32"
+OURS_F32 = "gatestream f32"
 
 
 @dataclass(frozen=True)

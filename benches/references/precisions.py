@@ -13,7 +13,7 @@ from suites import Row
 class Precision:
     """One for a whole run: every library but our own f32 is in it."""
 
-    name: str  # as the command line of cellstream has it
+    name: str  # as the command line of gatestream has it
     tolerance: str
     judge: Callable[[Row, Error], str | None]  # what is wrong with an answer, if something is
 

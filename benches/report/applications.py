@@ -5,7 +5,7 @@ from __future__ import annotations
 from markdown import table
 from records import machines, newest
 
-OURS, NETWORK = "cellstream", "cellstream network"
+OURS, NETWORK = "gatestream", "gatestream network"
 PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 TITLES = {"attention_sum_reader": "attention sum reader", "bidaf": "BiDAF"}
 SIMILARITY = "text_similarity_"

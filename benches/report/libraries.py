@@ -6,7 +6,7 @@ import svg
 from markdown import number, table
 from records import Record, each_machine, geometric_mean, machines, median, newest
 
-OURS = "cellstream"
+OURS = "gatestream"
 PEERS = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "tract": "tract", "rten": "rten",
          "candle": "candle"}  # fmt: skip
 # Not in any mean: the cost of a call, and the rows that ragged ones are compared with.
@@ -65,7 +65,7 @@ def speed(machine: str) -> str:
         peers = (number(mean_over_ours(part, peer)) for peer in PEERS)
         lines.append([name, *peers, f"**{number(geometric_mean(median(row['ratio']) for row in part))}**"])
     note = (
-        f"Time over cellstream's, geometric means over the rows that a library runs; {where(f32)}, two cores, f32 "
+        f"Time over gatestream's, geometric means over the rows that a library runs; {where(f32)}, two cores, f32 "
         "unless int8 is said."
     )
     return f"{note}\n\n{table(['', *PEERS.values(), 'fastest'], lines)}"
@@ -132,7 +132,7 @@ def published() -> str:
         judged = "right" if row["right"] == "yes" else "differs"
         ratio = f"**{number(median(row['ratio']))}**" if row["ratio"] else "–"
         lines.append([row["file"], share, f"{judged} ({row['difference']})", *best, ratio])
-    head = ("file", "recurrent nodes, of ONNX Runtime's time", "answer", "ONNX Runtime, ms", "cellstream, ms", "ratio")
+    head = ("file", "recurrent nodes, of ONNX Runtime's time", "answer", "ONNX Runtime, ms", "gatestream, ms", "ratio")
     return f"{where(record)}, the faster of one and two threads of each.\n\n{table(head, lines)}"
 
 
@@ -146,7 +146,7 @@ def provider() -> str:
         times = [number(median(row[f"{name}_median_ms"])) for name in ("onnxruntime", "provider")]
         answer = f"{judged} ({row['difference']})" if row["difference"] != "inf" else "of another length"
         lines.append([row["file"], share, row["claimed"], answer, *times, f"**{number(median(row['ratio']))}**"])
-    head = ("file", "recurrent nodes, of the time", "nodes", "answer", "ONNX Runtime, ms", "with cellstream, ms", "ratio")
+    head = ("file", "recurrent nodes, of the time", "nodes", "answer", "ONNX Runtime, ms", "with gatestream, ms", "ratio")
     return f"{where(record)}, ONNX Runtime's defaults.\n\n{table(head, lines)}"
 
 
@@ -154,7 +154,7 @@ def relative(machine: str = "zen-5") -> str:
     """The bar chart of the README."""
     record = newest("table1-2-threads", machine)
     bars = [(OURS, 1.0)] + [(words, mean_over_ours(counted(record), peer)) for peer, words in PEERS.items()]
-    title = "Median time relative to cellstream, DeepCPU's Table 1 (LSTM and GRU, f32)"
+    title = "Median time relative to gatestream, DeepCPU's Table 1 (LSTM and GRU, f32)"
     return svg.bars(
         title, f"geometric mean of 30 rows; {where(record)}, two cores", sorted(bars, key=lambda bar: bar[1]), unit="×"
     )

@@ -184,7 +184,7 @@ def curves() -> str:
 
 
 def curve(record: Record, title: str) -> svg.Panel:
-    """One sweep of `cellstream load`."""
+    """One sweep of `gatestream load`."""
     lines = []
     for policy in ("cellular", "shortest", "merge", "bucketing", "padding"):
         rows = [

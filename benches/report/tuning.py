@@ -92,7 +92,7 @@ def phonemes() -> str:
 def drift() -> str:
     """RMS errors of random models, pooled over seeds."""
     rows = newest("accuracy-drift").rows
-    names = ("cellstream int8", "PyTorch int8", "PyTorch int8, at its best", "cellstream bf16", "PyTorch bf16")
+    names = ("gatestream int8", "PyTorch int8", "PyTorch int8, at its best", "gatestream bf16", "PyTorch bf16")
     lines = []
     for cell, hidden in dict.fromkeys((row["cell"], row["hidden"]) for row in rows):
         model = [row for row in rows if (row["cell"], row["hidden"]) == (cell, hidden)]

@@ -2,7 +2,7 @@
 
     python benches/server/machines.py [--record]
 
-Needs `cargo build --release --bin cellstream`.
+Needs `cargo build --release --bin gatestream`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ sys.path[:0] = [str(ROOT / "benches")]
 
 from report import records  # noqa: E402
 
-PROGRAM = ROOT / "target" / "release" / "cellstream"
+PROGRAM = ROOT / "target" / "release" / "gatestream"
 SHAPE = ["--hidden", "512", "--input", "512", "--lengths", "paper", "--workers", "2", "--batch", "32"]
 LOADS = (0.25, 0.5, 0.8, 0.9)
 MACHINES = "1,2,4,8"
 
 
 def load(*options: str) -> list[dict]:
-    """The rows of `cellstream load`."""
+    """The rows of `gatestream load`."""
     command = [str(PROGRAM), "load", "lstm", *SHAPE, "--policies", "cellular", *options, "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = map(json.loads, ended.stdout.strip().splitlines())

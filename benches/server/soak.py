@@ -1,6 +1,6 @@
 """Soak test of the server: clients that disconnect, cancel, lie, are slow or late; panics and reloads meanwhile.
 
-    cargo build --release --bin cellstream --features faults
+    cargo build --release --bin gatestream --features faults
     pip install numpy "tritonclient[grpc]"
     python benches/server/soak.py --minutes 30 [--record]
 
@@ -45,7 +45,7 @@ sys.path[:0] = [str(ROOT / "benches"), str(ROOT / "benches" / "server")]
 from report import records  # noqa: E402
 from wire import FEATURES, HIDDEN, save  # noqa: E402
 
-PROGRAM = Path(os.environ.get("CELLSTREAM", ROOT / "target" / "release" / "cellstream"))
+PROGRAM = Path(os.environ.get("GATESTREAM", ROOT / "target" / "release" / "gatestream"))
 STEPS = 12
 HEADERS = {"authorization": "Bearer all"}
 MODEL = "small"
@@ -456,7 +456,7 @@ def slope(samples: list[tuple[float, float]]) -> float:
 def metrics(http: str, name: str) -> float:
     asked = urllib.request.Request(f"http://{http}/metrics", headers=HEADERS)
     text = urllib.request.urlopen(asked).read().decode()
-    values = re.findall(rf"^cellstream_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+    values = re.findall(rf"^gatestream_{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     return sum(map(float, values))
 
 

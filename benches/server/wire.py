@@ -2,7 +2,7 @@
 
     python benches/server/wire.py [--record]
 
-Needs NumPy and `cargo build --release --bin cellstream`. Client and server share the machine.
+Needs NumPy and `cargo build --release --bin gatestream`. Client and server share the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "benches")]
 
 from report import records  # noqa: E402
 
-PROGRAM = ROOT / "target" / "release" / "cellstream"
+PROGRAM = ROOT / "target" / "release" / "gatestream"
 FEATURES = {"small": 100, "tiny": 16}
 HIDDEN = {"small": 64, "tiny": 32}
 
@@ -61,7 +61,7 @@ def busy_core() -> Iterator[None]:
 
 
 def load(*options: str) -> dict:
-    """The row of `cellstream load`."""
+    """The row of `gatestream load`."""
     command = [str(PROGRAM), "load", "lstm", *options, "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(ended.stdout.strip().splitlines()[-1])

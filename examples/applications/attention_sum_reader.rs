@@ -6,9 +6,9 @@
 
 use std::error::Error;
 
-use cellstream::execute::team::SharedTeam;
-use cellstream::kernels::Isa;
-use cellstream::layers::{AttentionSum, Sequences};
+use gatestream::execute::team::SharedTeam;
+use gatestream::kernels::Isa;
+use gatestream::layers::{AttentionSum, Sequences};
 
 use super::embedded::Embedder;
 use super::encoder::{Encoder, Planned, Planning, on_one_team};

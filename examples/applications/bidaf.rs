@@ -11,10 +11,10 @@
 
 use std::error::Error;
 
-use cellstream::execute::team::SharedTeam;
-use cellstream::kernels::{Activation, Combine, Isa, RowKernels, row_kernels};
-use cellstream::layers::{AttentionFlow, Embedding, Highway, HighwayWeights, Sequences};
-use cellstream::model::Matrix;
+use gatestream::execute::team::SharedTeam;
+use gatestream::kernels::{Activation, Combine, Isa, RowKernels, row_kernels};
+use gatestream::layers::{AttentionFlow, Embedding, Highway, HighwayWeights, Sequences};
+use gatestream::model::Matrix;
 
 use super::encoder::{Encoder, Planned, Planning, on_one_team};
 use super::{File, LayerTimes};

@@ -1,7 +1,7 @@
 use std::error::Error;
 
-use cellstream::layers::{Embedding, Sequences};
-use cellstream::model::Matrix;
+use gatestream::layers::{Embedding, Sequences};
+use gatestream::model::Matrix;
 
 /// An embedding, and room for the features of texts of different lengths.
 pub struct Embedder {

@@ -2,13 +2,13 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use cellstream::execute::PackedModel;
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::layers::Sequences;
-use cellstream::machine::Topology;
-use cellstream::model::Layout;
-use cellstream::tune::{Options, tune};
-use cellstream::{Input, Model, Output, Plan, Session};
+use gatestream::execute::PackedModel;
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::layers::Sequences;
+use gatestream::machine::Topology;
+use gatestream::model::Layout;
+use gatestream::tune::{Options, tune};
+use gatestream::{Input, Model, Output, Plan, Session};
 
 /// Where plans come from.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 use std::error::Error;
 
-use cellstream::model::{Matrix, Model, SafetensorsOptions, Tensors};
+use gatestream::model::{Matrix, Model, SafetensorsOptions, Tensors};
 use safetensors::{Dtype, SafeTensors};
 
 /// A file that `tuning/applications/modules.py` wrote.

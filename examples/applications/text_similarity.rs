@@ -5,8 +5,8 @@
 
 use std::error::Error;
 
-use cellstream::kernels::Isa;
-use cellstream::layers::CosineSimilarity;
+use gatestream::kernels::Isa;
+use gatestream::layers::CosineSimilarity;
 
 use super::embedded::Embedder;
 use super::encoder::{Encoder, Planned, Planning, on_one_team};

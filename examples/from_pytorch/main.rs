@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use cellstream::machine::Topology;
-use cellstream::{Input, Model, Output, Plan, Session};
+use gatestream::machine::Topology;
+use gatestream::{Input, Model, Output, Plan, Session};
 
 /// Largest difference that rounding explains, where |values| ≤ 1.
 const TOLERANCE: f32 = 1e-5;

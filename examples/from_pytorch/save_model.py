@@ -1,4 +1,4 @@
-"""Saves a PyTorch LSTM for cellstream, with an input and PyTorch's own answer to it.
+"""Saves a PyTorch LSTM for gatestream, with an input and PyTorch's own answer to it.
 
     pip install torch safetensors numpy
     python examples/from_pytorch/save_model.py [FOLDER]      (default: target/from_pytorch of this repository)
@@ -27,7 +27,7 @@ with torch.inference_mode():
 save_file(
     lstm.state_dict(),
     folder / "lstm.safetensors",
-    metadata={"cellstream.cell": "lstm", "cellstream.batch_first": "false"},
+    metadata={"gatestream.cell": "lstm", "gatestream.batch_first": "false"},
 )
 numpy.save(folder / "input.npy", x.numpy())
 numpy.save(folder / "output.npy", y.numpy())

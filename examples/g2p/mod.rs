@@ -5,13 +5,13 @@ pub mod textbook;
 
 use std::error::Error;
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::execute::{PackedModel, State};
-use cellstream::kernels::Isa;
-use cellstream::layers::{Beam, BeamOptions, Dense, Embedding, Greedy, GreedyOptions};
-use cellstream::machine::Topology;
-use cellstream::model::{Precision, SafetensorsOptions, Tensors};
-use cellstream::{Input, Model, Output, Plan, Session};
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::execute::{PackedModel, State};
+use gatestream::kernels::Isa;
+use gatestream::layers::{Beam, BeamOptions, Dense, Embedding, Greedy, GreedyOptions};
+use gatestream::machine::Topology;
+use gatestream::model::{Precision, SafetensorsOptions, Tensors};
+use gatestream::{Input, Model, Output, Plan, Session};
 
 /// The file, wherever the program is started from.
 pub const PATH: &str = concat!(
@@ -205,9 +205,9 @@ pub enum WordError {
 impl Vocabulary {
     fn load(tensors: &Tensors<'_>) -> Result<Vocabulary, String> {
         let format = (entry(tensors, "format")?, entry(tensors, "format_version")?);
-        if format != ("cellstream.g2p", "1") {
+        if format != ("gatestream.g2p", "1") {
             return Err(format!(
-                "format {} {}; supported is cellstream.g2p 1",
+                "format {} {}; supported is gatestream.g2p 1",
                 format.0, format.1
             ));
         }

@@ -4,8 +4,8 @@
 
 use std::error::Error;
 
-use cellstream::layers::GreedyOptions;
-use cellstream::model::{Matrix, Tensors};
+use gatestream::layers::GreedyOptions;
+use gatestream::model::{Matrix, Tensors};
 
 /// The model's weights, as they are in the file.
 pub struct Textbook {

@@ -33,7 +33,7 @@ from torch import nn
 from torch.nn import functional as F
 
 HERE = Path(__file__).resolve().parent
-FORMAT = "cellstream.g2p"
+FORMAT = "gatestream.g2p"
 FORMAT_VERSION = "1"
 LETTERS = "' - . a b c d e f g h i j k l m n o p q r s t u v w x y z".split()
 BOS, EOS = 0, 1

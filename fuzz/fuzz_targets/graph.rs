@@ -4,7 +4,7 @@
 
 use std::sync::Once;
 
-use cellstream_network::{Data, ElementType, Network, NetworkOptions, NetworkPort, Tensor};
+use gatestream_network::{Data, ElementType, Network, NetworkOptions, NetworkPort, Tensor};
 use libfuzzer_sys::fuzz_target;
 
 /// Most elements of an input.

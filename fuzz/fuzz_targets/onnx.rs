@@ -2,7 +2,7 @@
 //! justifies, and what is accepted is coherent.
 #![no_main]
 
-use cellstream::model::{Axis, Model, Role};
+use gatestream::model::{Axis, Model, Role};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

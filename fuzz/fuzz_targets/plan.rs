@@ -5,10 +5,10 @@
 
 use std::sync::LazyLock;
 
-use cellstream::kernels::Isa;
-use cellstream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
-use cellstream::plan::{Plan, Stamp};
-use cellstream::{Input, Model, Output, Session, reference};
+use gatestream::kernels::Isa;
+use gatestream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
+use gatestream::plan::{Plan, Stamp};
+use gatestream::{Input, Model, Output, Session, reference};
 use libfuzzer_sys::fuzz_target;
 
 /// A model with its plan file's heading.

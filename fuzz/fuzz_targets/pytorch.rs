@@ -5,12 +5,12 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use cellstream::model::{Model, SafetensorsOptions};
+use gatestream::model::{Model, SafetensorsOptions};
 use libfuzzer_sys::fuzz_target;
 
 /// The reader takes a path.
 static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
-    let name = format!("cellstream-fuzz-{}.pt", std::process::id());
+    let name = format!("gatestream-fuzz-{}.pt", std::process::id());
     std::env::temp_dir().join(name)
 });
 

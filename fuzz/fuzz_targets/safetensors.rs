@@ -2,7 +2,7 @@
 //! options. Nothing may panic, and a model may not be larger than the file justifies.
 #![no_main]
 
-use cellstream::model::{Cell, Model, SafetensorsOptions, Tensors};
+use gatestream::model::{Cell, Model, SafetensorsOptions, Tensors};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 fuzz_target!(|bytes: &[u8]| {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::model::{Input, Model, Output, Signature};
 use crate::plan::Plan;
-use cellstream_kernels::RowsMut;
+use gatestream_kernels::RowsMut;
 
 /// A device that models run on.
 pub trait Backend: Send + Sync {
@@ -26,8 +26,8 @@ pub trait Backend: Send + Sync {
     /// backend that computes in the host's memory, as [`Cpu`] does.
     ///
     /// ```
-    /// use cellstream::execute::{Backend, Cpu, ResidentNetwork, ResidentRoom};
-    /// use cellstream::model::Gru;
+    /// use gatestream::execute::{Backend, Cpu, ResidentNetwork, ResidentRoom};
+    /// use gatestream::model::Gru;
     ///
     /// let model = Gru::new(3, 8).random(1)?;
     /// let room = ResidentRoom { rows: 4, slots: 16, in_flight: 2 };
@@ -85,9 +85,9 @@ pub trait PreparedModel: Send {
 /// This computer's cores.
 ///
 /// ```
-/// use cellstream::execute::{Backend, Cpu};
-/// use cellstream::model::{Gru, Input, Output};
-/// use cellstream::plan::Plan;
+/// use gatestream::execute::{Backend, Cpu};
+/// use gatestream::model::{Gru, Input, Output};
+/// use gatestream::plan::Plan;
 ///
 /// let model = Gru::new(3, 8).random(1)?;
 /// let mut prepared = Cpu::new().prepare(&model, &Plan::estimate(&model, 1, 2, 1))?;

@@ -2,7 +2,7 @@
 
 use super::packed::{PackedConfiguration, PackedDirection, PackedLayer};
 use crate::plan::UNIT_GRANULE;
-use cellstream_kernels::{Aligned, Shared, SharedRows, Word, try_zeroed};
+use gatestream_kernels::{Aligned, Shared, SharedRows, Word, try_zeroed};
 
 /// A buffer that the workers of one run share.
 pub(super) struct Buffer<T: Word = f32>(Aligned<T>);

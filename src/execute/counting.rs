@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cellstream_kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, kernels};
+use gatestream_kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch, kernels};
 
 /// What was asked for.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use super::{RunError, Session, Steps};
 use crate::model::{Gru, InputError, Lstm, Model, Precision};
 use crate::plan::Plan;
-use cellstream_kernels::{RowsMut, RowsRef};
+use gatestream_kernels::{RowsMut, RowsRef};
 
 const INPUT: usize = 9;
 

@@ -16,7 +16,7 @@ use super::team::Team;
 use super::{PackedModel, Session};
 use crate::model::{Input, Output};
 use crate::reference;
-use cellstream_kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch};
+use gatestream_kernels::{GateJob, GateKernel, Isa, Kernels, Product, RowNorms, Scratch};
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -75,7 +75,7 @@ fn check(case: &Case, random: &mut fastrand::Rng) {
     let mut packed = PackedModel::new(&case.model, &plan, &mut team).unwrap();
     let late = Arc::new(AtomicUsize::new(0));
     let unshared = Arc::get_mut(&mut packed).unwrap();
-    let inner = cellstream_kernels::kernels(unshared.isa()).unwrap();
+    let inner = gatestream_kernels::kernels(unshared.isa()).unwrap();
     unshared.kernels = Box::new(Late {
         inner,
         late: Arc::clone(&late),

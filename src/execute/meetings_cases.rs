@@ -10,7 +10,7 @@ use crate::plan::{
     UNIT_GRANULE,
 };
 use crate::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
-use cellstream_kernels::Blocking;
+use gatestream_kernels::Blocking;
 
 /// Units of every direction: enough to leave something to each of the workers.
 const UNITS: usize = 4 * UNIT_GRANULE;

@@ -18,7 +18,7 @@ use crate::model::{
 };
 use crate::plan::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
-use cellstream_kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
+use gatestream_kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
 
 /// Packed weights, ready to run. Sessions share them through an [`Arc`]; nothing in them refers to
 /// the [`Model`], which may be dropped.
@@ -125,7 +125,7 @@ pub enum PackError {
     /// The plan does not fit the model.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The instruction set that `CELLSTREAM_ISA` names cannot be used.
+    /// The instruction set that `GATESTREAM_ISA` names cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
     /// The team has fewer threads than the plan asks for.

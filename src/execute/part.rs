@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::model::{Matrix, OperandSource, StepProduct, StepWeights};
 use crate::plan::DirectionPlan;
 use crate::schedule::PhasePlacement;
-use cellstream_kernels::{Aligned, Blocking, PackedMatrix, Source, pack_vectors};
+use gatestream_kernels::{Aligned, Blocking, PackedMatrix, Source, pack_vectors};
 
 /// Most gates that one product packs together.
 const MAX_GATES: usize = 4;

@@ -7,7 +7,7 @@ use super::packed::PackedDirection;
 use super::products::{InputRows, Products};
 use super::trace::{Activity, Probe};
 use crate::model::OperandSource;
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Columns, GateJob, NextProduct, Product, RowsRef, Shared, Start, Sweep,
 };
 

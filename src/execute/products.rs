@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::part::{PackedPart, PackedProduct, scratch_words};
 use crate::model::OperandSource;
 use crate::schedule::PanelOrder;
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Kernels, NextProduct, Product, RowsRef, Scratch, Shared, Start, Sweep,
 };
 

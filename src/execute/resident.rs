@@ -1,6 +1,6 @@
 //! Single steps of sequences whose states stay on a device, started without waiting for it.
 
-use cellstream_kernels::RowsRef;
+use gatestream_kernels::RowsRef;
 
 use super::RunError;
 use crate::model::{Matrix, Model};
@@ -101,8 +101,8 @@ pub struct ResidentStep<'a> {
 /// After an error of the device, all states are lost and every later call fails.
 ///
 /// ```
-/// use cellstream::execute::{ResidentModel, ResidentStep, ResultOf, ResultRow, RunError};
-/// use cellstream::kernels::RowsRef;
+/// use gatestream::execute::{ResidentModel, ResidentStep, ResultOf, ResultRow, RunError};
+/// use gatestream::kernels::RowsRef;
 ///
 /// /// Two steps of a sequence in slot 3, from states of zeros; returns the output of the second.
 /// fn two_steps(device: &mut dyn ResidentModel, x: &[f32]) -> Result<Vec<f32>, RunError> {

@@ -8,7 +8,7 @@ use super::buffers::{Buffers, DirectionBuffers, padded};
 use super::packed::{PackedConfiguration, PackedDirection};
 use super::team::{Share, Track};
 use crate::model::Layout;
-use cellstream_kernels::{Columns, Kernels, RowsRef, Shared, SharedRows};
+use gatestream_kernels::{Columns, Kernels, RowsRef, Shared, SharedRows};
 
 /// A run, as all workers of a group see it. Slices have been checked against the model's signature.
 #[derive(Clone, Copy)]

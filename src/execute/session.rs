@@ -13,7 +13,7 @@ use super::trace::{Off, Probe, Tables, Trace};
 use super::walk;
 use crate::model::{Input, InputError, Layout, Model, Output, Signature};
 use crate::plan::{Configuration, Plan};
-use cellstream_kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
+use gatestream_kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
 
 /// Runs one model. A session with its own team runs independently; sessions on a
 /// [`SharedTeam`] take turns.
@@ -22,9 +22,9 @@ use cellstream_kernels::{RowsMut, RowsRef, Shared, SharedRows, recycle_vec};
 /// calling thread is worker 0 of the team: see [`Session::pin_caller`].
 ///
 /// ```
-/// use cellstream::execute::Session;
-/// use cellstream::model::{Input, Lstm, Output};
-/// use cellstream::plan::Plan;
+/// use gatestream::execute::Session;
+/// use gatestream::model::{Input, Lstm, Output};
+/// use gatestream::plan::Plan;
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let (steps, batch) = (5, 2);
@@ -302,10 +302,10 @@ impl Session {
     /// session was made with [`Team::for_host`]; on its own threads otherwise.
     ///
     /// ```
-    /// use cellstream::execute::PackedModel;
-    /// use cellstream::execute::team::{HostThreads, Team};
-    /// # use cellstream::model::{Input, Lstm, Output};
-    /// # use cellstream::{Plan, Session};
+    /// use gatestream::execute::PackedModel;
+    /// use gatestream::execute::team::{HostThreads, Team};
+    /// # use gatestream::model::{Input, Lstm, Output};
+    /// # use gatestream::{Plan, Session};
     /// # struct Scoped;
     /// # impl HostThreads for Scoped {
     /// #     fn call(&self, count: usize, task: &(dyn Fn() + Sync)) {
@@ -343,9 +343,9 @@ impl Session {
     /// As [`Session::run`], to the same bits, and tells where the time went. Allocates the trace.
     ///
     /// ```
-    /// # use cellstream::model::{Input, Lstm, Output};
-    /// use cellstream::execute::Activity;
-    /// # use cellstream::{Plan, Session};
+    /// # use gatestream::model::{Input, Lstm, Output};
+    /// use gatestream::execute::Activity;
+    /// # use gatestream::{Plan, Session};
     /// # let model = Lstm::new(8, 16).random(1)?;
     /// # let (steps, batch) = (5, 2);
     /// # let mut session = Session::new(&model, &Plan::estimate(&model, batch, steps, 2))?;
@@ -478,10 +478,10 @@ impl Session {
     /// inputs, taken together, read the weights once. Any interleaving gives the same bits.
     ///
     /// ```
-    /// use cellstream::execute::{Session, Steps};
-    /// use cellstream::kernels::{RowsMut, RowsRef};
-    /// use cellstream::model::Gru;
-    /// use cellstream::plan::Plan;
+    /// use gatestream::execute::{Session, Steps};
+    /// use gatestream::kernels::{RowsMut, RowsRef};
+    /// use gatestream::model::Gru;
+    /// use gatestream::plan::Plan;
     ///
     /// let model = Gru::new(3, 8).random(1)?;
     /// let mut session = Session::new(&model, &Plan::estimate(&model, 2, 4, 1))?;

@@ -76,9 +76,9 @@ impl PackedModel {
     /// joined, split, left out, moved and copied. Allocates.
     ///
     /// ```
-    /// use cellstream::execute::{Session, State};
-    /// use cellstream::model::Gru;
-    /// use cellstream::plan::Plan;
+    /// use gatestream::execute::{Session, State};
+    /// use gatestream::model::Gru;
+    /// use gatestream::plan::Plan;
     ///
     /// let model = Gru::new(3, 8).random(1)?;
     /// let mut session = Session::new(&model, &Plan::estimate(&model, 2, 1, 1))?;

@@ -1,6 +1,6 @@
 //! Steps of streams.
 
-use cellstream_kernels::RowsRef;
+use gatestream_kernels::RowsRef;
 
 /// Some steps of some streams.
 #[derive(Clone, Copy, Debug)]

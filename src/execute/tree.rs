@@ -19,7 +19,7 @@ use super::team::SharedTeam;
 use crate::model::{InputError, OperandSource, TreeCell, TreeWeights};
 use crate::plan::Plan;
 use crate::schedule::PanelOrder;
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Columns, GateJob, Isa, Kernels, ReadColumns, RowsMut, RowsRef, kernels,
 };
 
@@ -28,11 +28,11 @@ use cellstream_kernels::{
 /// Every plan, team and batch gives the bits of [`tree_step`](crate::reference::tree_step).
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::execute::{TreeRows, TreeStep};
-/// use cellstream::kernels::{RowsMut, RowsRef};
-/// use cellstream::model::{Matrix, TreeWeights};
-/// use cellstream::plan::Plan;
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::execute::{TreeRows, TreeStep};
+/// use gatestream::kernels::{RowsMut, RowsRef};
+/// use gatestream::model::{Matrix, TreeWeights};
+/// use gatestream::plan::Plan;
 ///
 /// let (weights, bias) = (Matrix::new(3 * 4, 2, vec![0.1; 3 * 4 * 2])?, vec![0.0; 3 * 4]);
 /// let leaf = TreeWeights::leaf(&weights, &bias)?;

@@ -41,7 +41,7 @@ use super::run::{Members, Run, Sum};
 use super::team::Track;
 use super::trace::{Activity, Probe};
 use crate::plan::InputProjectionBy;
-use cellstream_kernels::{Columns, RowsRef, SharedRows};
+use gatestream_kernels::{Columns, RowsRef, SharedRows};
 
 /// The input of a layer.
 #[derive(Clone, Copy)]

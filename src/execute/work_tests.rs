@@ -10,7 +10,7 @@ use super::{PackedModel, Session, State, Steps};
 use crate::model::{Gru, Input, Lstm, Merge, Model, Output, Precision, ResetForm, Rnn};
 use crate::plan::Plan;
 use crate::schedule::{DirectionSchedule, PanelOrder};
-use cellstream_kernels::{RowsMut, RowsRef};
+use gatestream_kernels::{RowsMut, RowsRef};
 
 /// A session of two threads with kernels that keep what they are asked for.
 fn counting(model: &Model, plan: &Plan, room: (usize, usize)) -> (Session, Arc<Asked>) {

@@ -36,8 +36,8 @@ impl GraphCounts {
     /// The size of the graph of `model` over `steps` steps, without making it.
     ///
     /// ```
-    /// use cellstream::graph::GraphCounts;
-    /// use cellstream::model::Lstm;
+    /// use gatestream::graph::GraphCounts;
+    /// use gatestream::model::Lstm;
     ///
     /// let counts = GraphCounts::of(&Lstm::new(8, 16).layers(2).random(1)?, 1_000_000);
     /// assert_eq!((counts.nodes, counts.critical_path), (16_000_000, 1_000_001));

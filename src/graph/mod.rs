@@ -53,8 +53,8 @@ pub enum GraphError {
 /// The graph of one step of a direction, derived from its cell's description.
 ///
 /// ```
-/// use cellstream::graph::{Product, StepGraph};
-/// use cellstream::model::{Gru, ResetForm};
+/// use gatestream::graph::{Product, StepGraph};
+/// use gatestream::model::{Gru, ResetForm};
 ///
 /// let model = Gru::new(8, 16).reset(ResetForm::Before).random(1)?;
 /// let step = StepGraph::of(&model.layers()[0].directions()[0]);
@@ -62,7 +62,7 @@ pub enum GraphError {
 /// let needed: Vec<_> = step.needed_by(Product::Recurrent(2)).collect();
 /// assert_eq!(needed, [Product::Input(0), Product::Recurrent(0)]);
 /// assert_eq!(step.phases(), 2);
-/// # Ok::<(), cellstream::model::ModelError>(())
+/// # Ok::<(), gatestream::model::ModelError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StepGraph {
@@ -178,8 +178,8 @@ impl Chain {
 /// block of forget weights, and so its products.
 ///
 /// ```
-/// use cellstream::graph::Graph;
-/// use cellstream::model::Lstm;
+/// use gatestream::graph::Graph;
+/// use gatestream::model::Lstm;
 ///
 /// let graph = Graph::new(&Lstm::new(8, 16).random(1)?, 3)?;
 /// assert_eq!(graph.counts().nodes, 24);

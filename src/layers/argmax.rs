@@ -8,7 +8,7 @@ use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
 use crate::machine::CacheModel;
 use crate::model::Matrix;
-use cellstream_kernels::Isa;
+use gatestream_kernels::Isa;
 
 /// A dense layer that gives only the index of its greatest output, with scratch for a number of
 /// rows on one team.
@@ -21,10 +21,10 @@ use cellstream_kernels::Isa;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::Argmax;
-/// use cellstream::model::Matrix;
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::Argmax;
+/// use gatestream::model::Matrix;
 ///
 /// let team = SharedTeam::new(Team::with_threads(2)?);
 /// let weights = Arc::new(Matrix::new(3, 1, vec![1.0, 2.0, -1.0])?);

@@ -20,7 +20,7 @@ use super::error::expect;
 use crate::execute::team::SharedTeam;
 use crate::machine::CacheModel;
 use crate::model::Matrix;
-use cellstream_kernels::{
+use gatestream_kernels::{
     Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Prefetch, Product,
     RowsRef, Scratch, Source, Start, Sweep, kernels, pack_vectors,
 };
@@ -49,8 +49,8 @@ const KEPT_ROWS: usize = 128;
 /// not finite makes all outputs of its row NaN. [`Matrix::in_precision`] makes one of the other.
 ///
 /// ```
-/// use cellstream::layers::Dense;
-/// use cellstream::model::Matrix;
+/// use gatestream::layers::Dense;
+/// use gatestream::model::Matrix;
 ///
 /// let weights = Matrix::new(2, 3, vec![1.0, 0.0, 0.0, 1.0, 2.0, 3.0])?;
 /// let dense = Dense::new(&weights, &[0.5, 0.0])?;
@@ -99,7 +99,7 @@ struct Sizes {
 
 impl Dense {
     /// Packs `weights` `[outputs, inputs]`, as the numbers that they are, and `bias` `[outputs]`
-    /// for the best instruction set of this CPU (or the one that `CELLSTREAM_ISA` names).
+    /// for the best instruction set of this CPU (or the one that `GATESTREAM_ISA` names).
     ///
     /// # Errors
     /// [`LayerError::Values`] for a bias of another size, [`LayerError::Isa`].
@@ -134,8 +134,8 @@ impl Dense {
     /// it is stored in another layout. There are as many outputs as `bias` has values.
     ///
     /// ```
-    /// use cellstream::execute::team::{SharedTeam, Team};
-    /// use cellstream::layers::Dense;
+    /// use gatestream::execute::team::{SharedTeam, Team};
+    /// use gatestream::layers::Dense;
     ///
     /// let columns = [1.0, 3.0, 2.0, 4.0]; // W = [[1, 2], [3, 4]]
     /// let team = SharedTeam::new(Team::with_threads(1)?);
@@ -294,9 +294,9 @@ impl Dense {
     /// or of one row several outputs. Little work is done by the caller alone.
     ///
     /// ```
-    /// use cellstream::execute::team::{SharedTeam, Team};
-    /// use cellstream::layers::Dense;
-    /// use cellstream::model::Matrix;
+    /// use gatestream::execute::team::{SharedTeam, Team};
+    /// use gatestream::layers::Dense;
+    /// use gatestream::model::Matrix;
     ///
     /// let team = SharedTeam::new(Team::with_threads(2)?);
     /// let dense = Dense::new(&Matrix::new(1, 2, vec![1.0, 2.0])?, &[0.5])?;
@@ -498,7 +498,7 @@ mod tests {
     use crate::execute::team::Team;
     use crate::model::Precision;
     use crate::reference;
-    use cellstream_kernels::plain_kernels;
+    use gatestream_kernels::plain_kernels;
 
     fn random(rng: &mut fastrand::Rng, count: usize) -> Vec<f32> {
         (0..count).map(|_| 2.0 * rng.f32() - 1.0).collect()

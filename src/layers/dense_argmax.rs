@@ -101,9 +101,9 @@ impl Dense {
     /// where an output of the row is NaN, so that none is the greatest. Allocates nothing.
     ///
     /// ```
-    /// use cellstream::execute::team::{SharedTeam, Team};
-    /// use cellstream::layers::{ArgmaxScratch, Dense};
-    /// use cellstream::model::Matrix;
+    /// use gatestream::execute::team::{SharedTeam, Team};
+    /// use gatestream::layers::{ArgmaxScratch, Dense};
+    /// use gatestream::model::Matrix;
     ///
     /// let dense = Dense::new(&Matrix::new(3, 1, vec![1.0, 2.0, -1.0])?, &[0.0; 3])?;
     /// let team = SharedTeam::new(Team::with_threads(2)?);
@@ -179,7 +179,7 @@ mod tests {
     use crate::layers::argmax;
     use crate::model::{Matrix, Precision};
     use crate::reference;
-    use cellstream_kernels::Isa;
+    use gatestream_kernels::Isa;
 
     fn matrix(rng: &mut fastrand::Rng, rows: usize, cols: usize, whole: bool) -> Matrix {
         // Few different whole numbers make many equal outputs.

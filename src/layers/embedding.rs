@@ -3,13 +3,13 @@
 use super::LayerError;
 use super::error::expect;
 use crate::model::Matrix;
-use cellstream_kernels::Values;
+use gatestream_kernels::Values;
 
 /// A table of `[symbols, features]` (PyTorch `torch.nn.Embedding`, tensor `weight`).
 ///
 /// ```
-/// use cellstream::layers::Embedding;
-/// use cellstream::model::Matrix;
+/// use gatestream::layers::Embedding;
+/// use gatestream::model::Matrix;
 ///
 /// let embedding = Embedding::new(Matrix::new(3, 2, vec![0.0, 0.1, 1.0, 1.1, 2.0, 2.1])?);
 /// let mut features = [0.0; 4];

@@ -1,7 +1,7 @@
 //! What these layers refuse.
 
 use crate::execute::team::TeamPanicked;
-use cellstream_kernels::IsaError;
+use gatestream_kernels::IsaError;
 
 /// Why a layer could not be made, or a call was refused. Nothing has been written then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +70,7 @@ pub enum LayerError {
     /// A worker of the team panicked.
     #[error(transparent)]
     Team(#[from] TeamPanicked),
-    /// The instruction set that `CELLSTREAM_ISA` names cannot be used.
+    /// The instruction set that `GATESTREAM_ISA` names cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
 }

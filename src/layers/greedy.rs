@@ -38,10 +38,10 @@ impl GreedyOptions {
 /// Decodes one sequence at a time, and allocates nothing while it does.
 ///
 /// ```
-/// use cellstream::execute::{Session, State};
-/// use cellstream::layers::{Dense, Embedding, Greedy, GreedyOptions};
-/// use cellstream::model::{Gru, Matrix};
-/// use cellstream::plan::Plan;
+/// use gatestream::execute::{Session, State};
+/// use gatestream::layers::{Dense, Embedding, Greedy, GreedyOptions};
+/// use gatestream::model::{Gru, Matrix};
+/// use gatestream::plan::Plan;
 ///
 /// let (symbols, features, hidden) = (5, 8, 16);
 /// let model = Gru::new(features, hidden).random(1)?;
@@ -192,7 +192,7 @@ pub(super) fn check_parts(
 /// not a number.
 ///
 /// ```
-/// use cellstream::layers::argmax;
+/// use gatestream::layers::argmax;
 /// assert_eq!(argmax(&[0.0, 2.0, -1.0, 2.0]), Some(1));
 /// assert_eq!(argmax(&[0.0, f32::NAN]), None);
 /// ```

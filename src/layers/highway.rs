@@ -10,7 +10,7 @@ use super::error::{expect, fits};
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
 use crate::model::{Activation, Matrix};
-use cellstream_kernels::{Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Isa, RowKernels, row_kernels};
 
 /// The weights of one highway layer, `[features, features]` and `[features]` each.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +30,10 @@ pub struct HighwayWeights<'a> {
 /// Highway layers, one after the other (Srivastava and others, *Highway Networks*, 2015).
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::{Activation, Isa};
-/// use cellstream::layers::{Highway, HighwayWeights};
-/// use cellstream::model::Matrix;
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::{Activation, Isa};
+/// use gatestream::layers::{Highway, HighwayWeights};
+/// use gatestream::model::Matrix;
 ///
 /// let (transform, gate) = (Matrix::new(1, 1, vec![2.0])?, Matrix::new(1, 1, vec![0.0])?);
 /// let weights = HighwayWeights {

@@ -4,15 +4,15 @@ use super::error::{expect, fits};
 use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
 use crate::model::{Activation, Matrix};
-use cellstream_kernels::{Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Isa, RowKernels, row_kernels};
 
 /// Dense layers that feed each other (PyTorch `torch.nn.Sequential` of `Linear` and activations).
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::{Activation, Isa};
-/// use cellstream::layers::Mlp;
-/// use cellstream::model::Matrix;
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::{Activation, Isa};
+/// use gatestream::layers::Mlp;
+/// use gatestream::model::Matrix;
 ///
 /// let team = SharedTeam::new(Team::with_threads(1)?);
 /// let mut mlp = Mlp::new(Isa::select()?)?;

@@ -4,15 +4,15 @@ use super::deal::Work;
 use super::error::expect;
 use super::{LayerError, Sequences};
 use crate::execute::team::SharedTeam;
-use cellstream_kernels::{Combine, Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Combine, Isa, RowKernels, row_kernels};
 
 /// The greatest value of each feature over the steps of a sequence (PyTorch
 /// `torch.max(x, dim=1)`): of equal ones the first, NaN where one of them is NaN.
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::{MaxOverTime, Sequences};
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::{MaxOverTime, Sequences};
 ///
 /// let team = SharedTeam::new(Team::with_threads(1)?);
 /// let pooling = MaxOverTime::new(Isa::select()?)?;

@@ -7,7 +7,7 @@ use super::error::expect;
 /// [`Layout::BatchMajor`](crate::model::Layout::BatchMajor).
 ///
 /// ```
-/// use cellstream::layers::Sequences;
+/// use gatestream::layers::Sequences;
 ///
 /// let values = [0.0; 2 * 5 * 3];
 /// let sequences = Sequences::new(&values, 2, 5, 3).lengths(&[5, 2]);

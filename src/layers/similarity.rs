@@ -2,14 +2,14 @@
 
 use super::LayerError;
 use super::error::expect;
-use cellstream_kernels::{Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Isa, RowKernels, row_kernels};
 
 /// The cosine of the angle between rows (PyTorch `torch.nn.functional.cosine_similarity`):
 /// `a·b / (max(|a|, eps) · max(|b|, eps))`.
 ///
 /// ```
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::CosineSimilarity;
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::CosineSimilarity;
 ///
 /// let cosine = CosineSimilarity::new(1e-8, Isa::select()?)?;
 /// let mut similarity = [0.0; 3];

@@ -4,7 +4,7 @@ use super::LayerError;
 use super::deal::Work;
 use super::error::expect;
 use crate::execute::team::SharedTeam;
-use cellstream_kernels::{Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Isa, RowKernels, row_kernels};
 
 /// `exp(x[k]) / Σ exp(x)` of each row (PyTorch `torch.softmax(x, dim=-1)`).
 ///
@@ -12,9 +12,9 @@ use cellstream_kernels::{Isa, RowKernels, row_kernels};
 /// infinity, or all are minus infinity.
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::Softmax;
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::Softmax;
 ///
 /// let team = SharedTeam::new(Team::with_threads(1)?);
 /// let mut rows = [1.0, 1.0, 0.0, f32::NEG_INFINITY];

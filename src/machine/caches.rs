@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::ceilings::l3_buffer_bytes;
 use super::types::Topology;
-use cellstream_kernels::probe::read_sum;
-use cellstream_kernels::{Blocking, Isa, Prefetch, Stripes, TALL_TILE_ROWS};
+use gatestream_kernels::probe::read_sum;
+use gatestream_kernels::{Blocking, Isa, Prefetch, Stripes, TALL_TILE_ROWS};
 
 /// How long a core waits for the third level of cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

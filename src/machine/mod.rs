@@ -29,9 +29,9 @@ pub use types::{
     Bytes, Cache, CacheKind, Core, CpuList, Level, NumaNode, Source, Topology, TopologyError,
 };
 
-use cellstream_kernels::{Isa, IsaError};
+use gatestream_kernels::{Isa, IsaError};
 
-/// Everything known of this computer; what `cellstream machine` prints.
+/// Everything known of this computer; what `gatestream machine` prints.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Machine {
@@ -40,7 +40,7 @@ pub struct Machine {
     /// The instruction sets of this CPU, best first.
     #[cfg_attr(feature = "serde", serde(serialize_with = "isa_names"))]
     pub isas: Vec<Isa>,
-    /// The one in use: the best, unless `CELLSTREAM_ISA` names another.
+    /// The one in use: the best, unless `GATESTREAM_ISA` names another.
     #[cfg_attr(feature = "serde", serde(serialize_with = "isa_name"))]
     pub isa: Isa,
     /// The measured ceilings, once measured.
@@ -51,7 +51,7 @@ impl Machine {
     /// The machine this process runs on, not yet measured.
     ///
     /// # Errors
-    /// [`IsaError`] if `CELLSTREAM_ISA` names an instruction set that is unknown or absent.
+    /// [`IsaError`] if `GATESTREAM_ISA` names an instruction set that is unknown or absent.
     pub fn detect() -> Result<Machine, IsaError> {
         Ok(Machine {
             topology: Topology::detect(),

@@ -15,7 +15,7 @@ impl Topology {
     /// thread that is pinned.
     ///
     /// ```
-    /// let machine = cellstream::machine::Topology::detect();
+    /// let machine = gatestream::machine::Topology::detect();
     /// assert!(!machine.cores.is_empty());
     /// ```
     pub fn detect() -> Topology {

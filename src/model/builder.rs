@@ -9,10 +9,10 @@ use super::{
 /// A stack of equal layers in the making; see [`Lstm`], [`Gru`] and [`Rnn`].
 ///
 /// ```
-/// use cellstream::model::{Lstm, Merge};
+/// use gatestream::model::{Lstm, Merge};
 /// let model = Lstm::new(40, 128).layers(3).bidirectional(Merge::Concat).random(7)?;
 /// assert_eq!(model.signature().output, 256);
-/// # Ok::<(), cellstream::model::ModelError>(())
+/// # Ok::<(), gatestream::model::ModelError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder<C> {

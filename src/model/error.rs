@@ -193,6 +193,15 @@ pub enum LoadError {
         /// The supported values.
         supported: &'static str,
     },
+    /// A metadata entry has the name of before this library was renamed.
+    #[error(
+        "metadata {key:?} is of cellstream, the former name of gatestream; save the model again, \
+         or rename the entry to \"gatestream.…\""
+    )]
+    FormerName {
+        /// Key of the entry.
+        key: String,
+    },
     /// A graph node is not supported.
     #[error("node {name:?} ({operator}): {reason}")]
     Node {

@@ -2,7 +2,7 @@
 
 use super::cell::Clips;
 use super::{Cell, CellKind, CellStep, ModelError, Weights};
-use cellstream_kernels::GateKernel;
+use gatestream_kernels::GateKernel;
 
 /// One recurrence over the sequence: from the first step to the last, or in reverse, from the last
 /// step of each sequence to the first.

@@ -4,17 +4,17 @@ use std::borrow::Cow;
 
 use super::precision::{Int8Values, as_bf16, as_int8, check_depth, from_bf16};
 use super::{ModelError, Precision};
-use cellstream_kernels::{Numbers, Values};
+use gatestream_kernels::{Numbers, Values};
 
 /// A dense row-major matrix in one precision.
 ///
 /// ```
-/// use cellstream::model::{Matrix, Precision};
+/// use gatestream::model::{Matrix, Precision};
 /// let matrix = Matrix::new(2, 3, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 /// assert_eq!(*matrix.row(1), [4.0, 5.0, 6.0]);
 /// let int8 = matrix.in_precision(Precision::Int8)?;
 /// assert_eq!(int8.scales(), [3.0 / 127.0, 6.0 / 127.0]);
-/// # Ok::<(), cellstream::model::ModelError>(())
+/// # Ok::<(), gatestream::model::ModelError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Matrix {
@@ -192,14 +192,14 @@ impl Matrix {
     /// The stored numbers, row after row.
     ///
     /// ```
-    /// use cellstream::kernels::Numbers;
-    /// use cellstream::model::Matrix;
+    /// use gatestream::kernels::Numbers;
+    /// use gatestream::model::Matrix;
     /// let matrix = Matrix::from_int8(2, 2, &[1, 2, 3, 4], vec![0.5, 0.25])?;
     /// let Numbers::Int8 { whole, scales } = matrix.numbers() else {
     ///     panic!("made of int8");
     /// };
     /// assert_eq!((whole, scales), (&[1, 2, 3, 4][..], &[0.5, 0.25][..]));
-    /// # Ok::<(), cellstream::model::ModelError>(())
+    /// # Ok::<(), gatestream::model::ModelError>(())
     /// ```
     pub fn numbers(&self) -> Numbers<'_> {
         match &self.storage {

@@ -44,13 +44,13 @@ pub use sequence::{Input, InputError, Layout, Output, Signature};
 pub(crate) use step_weights::StepWeights;
 pub use weights::{Peepholes, Weights};
 
-pub use cellstream_kernels::Activation;
+pub use gatestream_kernels::Activation;
 
 /// A recurrent network: one or more layers, where each takes the output of the one before it.
 ///
 /// ```
-/// use cellstream::model::{Input, Lstm, Merge, Output};
-/// use cellstream::reference;
+/// use gatestream::model::{Input, Lstm, Merge, Output};
+/// use gatestream::reference;
 ///
 /// let model = Lstm::new(40, 128).layers(2).bidirectional(Merge::Concat).random(7)?;
 /// let (steps, batch) = (10, 3);

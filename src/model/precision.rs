@@ -30,7 +30,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Layer, Matrix, Model, ModelError, Weights};
-use cellstream_kernels::{INT8_DEPTH, TINY_ROW, Values};
+use gatestream_kernels::{INT8_DEPTH, TINY_ROW, Values};
 
 /// The precision in which a matrix is stored.
 ///
@@ -213,12 +213,12 @@ impl Model {
     /// The same network with all weights converted to `precision`.
     ///
     /// ```
-    /// use cellstream::model::{Lstm, Precision};
+    /// use gatestream::model::{Lstm, Precision};
     /// let model = Lstm::new(64, 256).random(1)?;
     /// let small = model.in_precision(Precision::Int8)?;
     /// assert_eq!(small.precision(), Some(Precision::Int8));
     /// assert!(small.weight_bytes() * 3 < model.weight_bytes());
-    /// # Ok::<(), cellstream::model::ModelError>(())
+    /// # Ok::<(), gatestream::model::ModelError>(())
     /// ```
     ///
     /// # Errors

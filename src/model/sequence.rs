@@ -1,7 +1,7 @@
 //! The input and output of a run: a batch of sequences and their states, as borrowed slices.
 
 use super::{Axis, Direction, Layer, Model, Port, Role};
-use cellstream_kernels::RowsRef;
+use gatestream_kernels::RowsRef;
 
 /// The order of the first two axes of input and output sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

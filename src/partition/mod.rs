@@ -33,7 +33,7 @@
 //! the input taken ahead, are not known here: they cost the weights that they push out.
 //!
 //! ```
-//! use cellstream::partition::{Cache, Grain, Options, PanelOrder, Problem, Sequence, Shape};
+//! use gatestream::partition::{Cache, Grain, Options, PanelOrder, Problem, Sequence, Shape};
 //!
 //! // The recurrent product of an LSTM of 512 units, one sequence of 100 steps of which 16 are taken
 //! // ahead together, on cores with 1 MiB in 16 ways and pages of 4 KiB.
@@ -139,7 +139,7 @@ impl<const N: usize> ProductU64 for [usize; N] {
 /// `panels`, the accumulators and the rest of the panels allow. All weights of a tile of stripes
 /// are read once per tile of rows.
 ///
-/// This models [`cellstream_kernels::Product`] for the steps of a sequence with 32 registers. It
+/// This models [`gatestream_kernels::Product`] for the steps of a sequence with 32 registers. It
 /// leaves out that tiles in bf16 are smaller (20 accumulators, 12 rows).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
@@ -155,7 +155,7 @@ pub struct Grain {
     pub panels: usize,
     /// Bytes of one core's weights above which panels of four gates have two stripes and tiles are
     /// tall: `u64::MAX` or 0 for the product of a plan, whose
-    /// [`Blocking`](cellstream_kernels::Blocking) says which.
+    /// [`Blocking`](gatestream_kernels::Blocking) says which.
     pub one_stripe_bytes: u64,
 }
 
@@ -180,10 +180,10 @@ impl Grain {
 
     /// The same, for one core's product that is swept in `order`. Serpentine tiles have no more
     /// panels than fill the pipelines with 8 chains of multiply-adds, since each panel of a tile is
-    /// read from its start ([`cellstream_kernels::Sweep`]).
+    /// read from its start ([`gatestream_kernels::Sweep`]).
     ///
     /// ```
-    /// use cellstream::partition::{Grain, PanelOrder, Shape};
+    /// use gatestream::partition::{Grain, PanelOrder, Shape};
     ///
     /// let panels = |order, rows, gates| {
     ///     Grain::default().swept(order, &Shape::f32(rows, 64, 64, gates)).panels

@@ -6,7 +6,7 @@ use super::{Configuration, DirectionPlan};
 use crate::machine::CacheModel;
 use crate::model::{Matrix, Model, Precision, StepWeights};
 use crate::schedule::PhasePlacement;
-use cellstream_kernels::Stripes;
+use gatestream_kernels::Stripes;
 
 impl Configuration {
     /// The configuration with the blocking that its slices of the weights suit, on a machine of

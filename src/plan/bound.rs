@@ -339,7 +339,7 @@ mod tests {
             }
         };
         Ceilings {
-            isa: cellstream_kernels::Isa::Portable,
+            isa: gatestream_kernels::Isa::Portable,
             one: team(1),
             all: team(2),
         }

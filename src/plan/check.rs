@@ -5,7 +5,7 @@ use super::{
 };
 use crate::model::{Layer, Model, StepWeights};
 use crate::schedule::ScheduleError;
-use cellstream_kernels::TALL_TILE_ROWS;
+use gatestream_kernels::TALL_TILE_ROWS;
 
 /// Why a plan does not fit a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, OwnersShare};
 use crate::schedule::PanelOrder;
-use cellstream_kernels::{Blocking, Prefetch, Stripes};
+use gatestream_kernels::{Blocking, Prefetch, Stripes};
 
 /// One line: cores, slices, chunks of input products, order of panels, blocking.
 /// Layers that are alike are described once.
@@ -114,7 +114,7 @@ mod tests {
     use crate::model::{Lstm, Merge};
     use crate::plan::{Configuration, InputProjectionBy};
     use crate::schedule::{DirectionSchedule, PanelOrder};
-    use cellstream_kernels::{Blocking, Prefetch, Stripes};
+    use gatestream_kernels::{Blocking, Prefetch, Stripes};
 
     #[test]
     fn alike_layers_are_described_once() {

@@ -14,7 +14,7 @@ use super::{
 use crate::machine::CacheModel;
 use crate::model::{Layer, Model};
 use crate::schedule::{DirectionSchedule, PanelOrder};
-use cellstream_kernels::Blocking;
+use gatestream_kernels::Blocking;
 
 impl Plan {
     /// The plan that should be fastest on up to `cores` cores for `batch` sequences of `steps`

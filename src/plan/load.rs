@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Plan, PlanFileError};
 use crate::machine::Topology;
 use crate::model::Model;
-use cellstream_kernels::IsaError;
+use gatestream_kernels::IsaError;
 
 /// Sequences and steps that [`Plan::estimate_usual`] estimates for.
 const SIZES: ([usize; 3], [usize; 3]) = ([1, 4, 16], [1, 10, 100]);
@@ -38,8 +38,8 @@ impl Plan {
     /// [`Loaded::fallback`]; nothing is printed.
     ///
     /// ```
-    /// use cellstream::model::Lstm;
-    /// use cellstream::{Plan, Session};
+    /// use gatestream::model::Lstm;
+    /// use gatestream::{Plan, Session};
     ///
     /// let model = Lstm::new(8, 16).random(1)?;
     /// let plan = Plan::load_or_estimate("no such folder/speech.plan", &model)?;
@@ -52,7 +52,7 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// [`IsaError`] if `CELLSTREAM_ISA` names an instruction set that is unknown or absent: no plan
+    /// [`IsaError`] if `GATESTREAM_ISA` names an instruction set that is unknown or absent: no plan
     /// could be run.
     pub fn load_or_estimate(path: impl AsRef<Path>, model: &Model) -> Result<Loaded, IsaError> {
         let why = match Plan::load(path, model) {
@@ -75,8 +75,8 @@ impl Plan {
     /// 1, 10 and 100 steps. For sessions whose requests are not known beforehand.
     ///
     /// ```
-    /// use cellstream::Plan;
-    /// use cellstream::model::Gru;
+    /// use gatestream::Plan;
+    /// use gatestream::model::Gru;
     ///
     /// let plan = Plan::estimate_usual(&Gru::new(8, 16).random(1)?, 2);
     /// assert_eq!((plan.batch(), plan.steps()), (16, 100));
@@ -97,8 +97,8 @@ impl Plan {
     /// the nearest is used.
     ///
     /// ```
-    /// use cellstream::Plan;
-    /// use cellstream::model::Gru;
+    /// use gatestream::Plan;
+    /// use gatestream::model::Gru;
     ///
     /// let model = Gru::new(8, 16).random(1)?;
     /// let plan = Plan::grown(None, &model, 1, 100, 2).expect("the first");

@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use crate::model::Model;
 use crate::schedule::{DirectionSchedule, PanelOrder};
-use cellstream_kernels::Blocking;
+use gatestream_kernels::Blocking;
 
 pub(crate) use arrange::{arrangements, with_owners_share};
 pub use bound::{flops, operations};

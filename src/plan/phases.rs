@@ -36,14 +36,14 @@ impl Configuration {
     /// if anything is, then those of a step.
     ///
     /// ```
-    /// use cellstream::Plan;
-    /// use cellstream::model::Lstm;
+    /// use gatestream::Plan;
+    /// use gatestream::model::Lstm;
     ///
     /// let model = Lstm::new(64, 256).random(1)?;
     /// let plan = Plan::with_threads(&model, 1, 10, 2);
     /// let phases = &plan.entries[0].configuration.phases(&model, 1, 10)?[0];
     /// let [ahead, step] = &phases[..] else { panic!("two phases") };
-    /// let size = |p: &cellstream::plan::PlannedProduct| (p.rows, p.depth, p.columns, p.cores);
+    /// let size = |p: &gatestream::plan::PlannedProduct| (p.rows, p.depth, p.columns, p.cores);
     /// assert_eq!(size(&ahead.products[0]), (10, 64, 1024, 2));
     /// assert_eq!(size(&step.products[0]), (1, 256, 1024, 2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -3,7 +3,7 @@
 
 use crate::machine::{Bytes, Topology};
 use crate::model::{Cell, Direction, Layer, Merge, Model, Precision, ResetForm};
-use cellstream_kernels::{Isa, IsaError};
+use gatestream_kernels::{Isa, IsaError};
 
 /// The version of the kernels that plans are measured with.
 ///
@@ -43,7 +43,7 @@ impl Stamp {
     /// Call it before pinning the thread, as [`Topology::detect`].
     ///
     /// # Errors
-    /// [`IsaError`] if `CELLSTREAM_ISA` names an instruction set that is unknown or absent.
+    /// [`IsaError`] if `GATESTREAM_ISA` names an instruction set that is unknown or absent.
     pub fn detect() -> Result<Stamp, IsaError> {
         Ok(Stamp::of(&Topology::detect(), Isa::select()?))
     }

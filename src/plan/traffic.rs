@@ -23,7 +23,7 @@ use crate::machine::{Core, Level, Topology};
 use crate::model::{CellKind, Direction, Layer, Matrix, Model, Precision, Product};
 use crate::partition::{Cache, Grain, Movement, PanelOrder, Part, Problem, Sequence, Shape, Split};
 use crate::schedule::PhasePlacement;
-use cellstream_kernels::{Blocking, Stripes};
+use gatestream_kernels::{Blocking, Stripes};
 
 /// What the cores of a team hold and move of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,9 +107,9 @@ impl Configuration {
     /// core's units up to fewer.
     ///
     /// ```
-    /// use cellstream::Plan;
-    /// use cellstream::machine::Topology;
-    /// use cellstream::model::Lstm;
+    /// use gatestream::Plan;
+    /// use gatestream::machine::Topology;
+    /// use gatestream::model::Lstm;
     ///
     /// let model = Lstm::new(64, 256).random(1)?;
     /// let plan = Plan::with_threads(&model, 1, 100, 2);

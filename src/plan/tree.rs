@@ -10,15 +10,15 @@ use super::{
 use crate::machine::CacheModel;
 use crate::model::{CellStep, Product, TreeWeights};
 use crate::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
-use cellstream_kernels::Blocking;
+use gatestream_kernels::Blocking;
 
 impl Plan {
     /// The plan that should be fastest for batches of up to `rows` nodes on up to `cores` cores, as
     /// [`Plan::estimate`] is for sequences. Its batch is the number of nodes; it has one step.
     ///
     /// ```
-    /// use cellstream::model::{Matrix, TreeWeights};
-    /// use cellstream::plan::Plan;
+    /// use gatestream::model::{Matrix, TreeWeights};
+    /// use gatestream::plan::Plan;
     ///
     /// let (weights, bias) = (Matrix::new(3 * 32, 8, vec![0.1; 3 * 32 * 8])?, vec![0.0; 3 * 32]);
     /// let leaf = TreeWeights::leaf(&weights, &bias)?;

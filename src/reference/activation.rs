@@ -4,7 +4,7 @@
 //! as does every other operation. The polynomials are minimax fits of the functions that they are
 //! named after.
 
-use cellstream_kernels::Activation;
+use gatestream_kernels::Activation;
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// `activation` of `x`: the exact bits of every kernel, except for the payload of a NaN.
@@ -15,7 +15,7 @@ use std::f32::consts::{LN_2, LOG2_E};
 /// odd.
 ///
 /// ```
-/// use cellstream::{kernels::Activation, reference::activate};
+/// use gatestream::{kernels::Activation, reference::activate};
 /// assert_eq!(activate(Activation::Sigmoid, 0.0), 0.5);
 /// assert_eq!(activate(Activation::Softplus, 100.0), 100.0);
 /// ```

@@ -44,7 +44,7 @@ use crate::model::{
     Activation, Cell, Direction, Input, InputError, Layer, Matrix, Merge, Model, Output, ResetForm,
     Weights,
 };
-use cellstream_kernels::Numbers;
+use gatestream_kernels::Numbers;
 
 /// New states below this magnitude become zero. It is 2⁻⁶⁴, so that the product of a state with any
 /// weight of at least 2⁻⁶² is a normal number.
@@ -56,8 +56,8 @@ const TINY_ROW: f32 = 1.0 / (1u128 << 100) as f32;
 /// Runs `model` over `input` and writes the buffers that `output` holds.
 ///
 /// ```
-/// use cellstream::model::{Gru, Input, Output};
-/// use cellstream::reference;
+/// use gatestream::model::{Gru, Input, Output};
+/// use gatestream::reference;
 ///
 /// let model = Gru::new(3, 4).random(1)?;
 /// let (steps, batch) = (5, 2);

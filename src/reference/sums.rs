@@ -2,7 +2,7 @@
 
 use super::{chain, widened};
 use crate::model::Matrix;
-use cellstream_kernels::Numbers;
+use gatestream_kernels::Numbers;
 
 /// The order in which the terms of a product with the state (or of a projection) are added.
 ///

@@ -23,8 +23,8 @@ pub enum PhasePlacement {
 /// one. A projection is always a phase of its own, the last one.
 ///
 /// ```
-/// use cellstream::model::Lstm;
-/// use cellstream::schedule::{DirectionSchedule, PhasePlacement};
+/// use gatestream::model::Lstm;
+/// use gatestream::schedule::{DirectionSchedule, PhasePlacement};
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let direction = &model.layers()[0].directions()[0];

@@ -39,15 +39,15 @@ use super::{DirectionSchedule, PhasePlacement};
 /// product with the state.
 ///
 /// ```
-/// use cellstream::model::Gru;
-/// use cellstream::schedule::schedules;
+/// use gatestream::model::Gru;
+/// use gatestream::schedule::schedules;
 ///
 /// let model = Gru::new(8, 16).random(1)?;
 /// let all = schedules(&model.layers()[0].directions()[0]);
 /// let names: Vec<_> = all.iter().map(|schedule| schedule.to_string()).collect();
 /// assert_eq!(names[..4], ["aaa/111", "111/111", "aa1/111", "a1a/111"]);
 /// assert_eq!(names.len(), 8);
-/// # Ok::<(), cellstream::model::ModelError>(())
+/// # Ok::<(), gatestream::model::ModelError>(())
 /// ```
 pub fn schedules(direction: &Direction) -> Vec<DirectionSchedule> {
     let mut schedules = surviving_schedules(direction);

@@ -84,9 +84,9 @@ pub struct Fused {
 /// before is complete (deepcpu section 5.1).
 ///
 /// ```
-/// use cellstream::graph::Graph;
-/// use cellstream::model::Lstm;
-/// use cellstream::schedule::{DirectionSchedule, PhasedSchedule};
+/// use gatestream::graph::Graph;
+/// use gatestream::model::Lstm;
+/// use gatestream::schedule::{DirectionSchedule, PhasedSchedule};
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let graph = Graph::new(&model, 10)?;

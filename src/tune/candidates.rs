@@ -17,7 +17,7 @@ use crate::machine::CacheModel;
 use crate::model::Model;
 use crate::plan::{Configuration, OwnersShare, with_owners_share};
 use crate::schedule::{PanelOrder, schedules};
-use cellstream_kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
+use gatestream_kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
 
 /// The configuration with each schedule that the three rules leave: the first of each direction's
 /// own, then the second of each, and so on, so that equal cells keep equal schedules.

@@ -223,8 +223,8 @@ impl From<PackError> for TuneError {
 /// ```
 /// use std::ops::ControlFlow;
 /// use std::time::Duration;
-/// use cellstream::model::Lstm;
-/// use cellstream::tune::{Options, tune};
+/// use gatestream::model::Lstm;
+/// use gatestream::tune::{Options, tune};
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let options = Options::new(vec![(1, 10)], 2, Duration::from_millis(50));
@@ -250,8 +250,8 @@ pub fn tune(
 /// ```
 /// use std::ops::ControlFlow;
 /// use std::time::Duration;
-/// use cellstream::model::{Matrix, TreeWeights};
-/// use cellstream::tune::{Options, tune_tree};
+/// use gatestream::model::{Matrix, TreeWeights};
+/// use gatestream::tune::{Options, tune_tree};
 ///
 /// let (weights, bias) = (Matrix::new(3 * 32, 8, vec![0.1; 3 * 32 * 8])?, vec![0.0; 3 * 32]);
 /// let leaf = TreeWeights::leaf(&weights, &bias)?;

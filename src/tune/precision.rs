@@ -75,9 +75,9 @@ pub struct PrecisionProgress {
 /// ```
 /// use std::ops::ControlFlow;
 /// use std::time::Duration;
-/// use cellstream::Input;
-/// use cellstream::model::Lstm;
-/// use cellstream::tune::{PrecisionOptions, choose_precisions};
+/// use gatestream::Input;
+/// use gatestream::model::Lstm;
+/// use gatestream::tune::{PrecisionOptions, choose_precisions};
 ///
 /// let model = Lstm::new(8, 64).layers(2).random(1)?;
 /// let values = vec![0.5; 20 * 8];

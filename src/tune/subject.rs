@@ -7,7 +7,7 @@ use crate::execute::{PackError, RunError, Session, SessionError, TreeRows, TreeS
 use crate::model::{Input, Model, Output, TreeWeights};
 use crate::plan::{Configuration, Plan, arrangements, tree_arrangements};
 use crate::reference::tree_step;
-use cellstream_kernels::{Isa, RowsMut, RowsRef};
+use gatestream_kernels::{Isa, RowsMut, RowsRef};
 
 /// What a search needs to know of what it tunes.
 pub(super) trait Subject: Sync {

@@ -4,7 +4,7 @@ use crate::execute::{RunError, Session};
 use crate::model::{Input, InputError, Model, Output};
 use crate::plan::{Configuration, flops};
 use crate::reference;
-use cellstream_kernels::TALL_TILE_ROWS;
+use gatestream_kernels::TALL_TILE_ROWS;
 
 /// Why a check did not come to its end, or how it ended.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum VerifyError {
     Run(#[from] RunError),
     /// Some value differs from the reference in some bit.
     #[error(
-        "the answer differs from the reference; this is a defect of cellstream, please report it"
+        "the answer differs from the reference; this is a defect of gatestream, please report it"
     )]
     Differs,
 }
@@ -29,9 +29,9 @@ pub(super) const CHECKED_ROWS: usize = *TALL_TILE_ROWS.end() + 1;
 /// A short run with the reference's answer, for sessions of any number of configurations.
 ///
 /// ```
-/// use cellstream::model::Lstm;
-/// use cellstream::tune::Check;
-/// use cellstream::{Plan, Session};
+/// use gatestream::model::Lstm;
+/// use gatestream::tune::Check;
+/// use gatestream::{Plan, Session};
 ///
 /// let model = Lstm::new(8, 16).random(1)?;
 /// let plan = Plan::estimate(&model, 2, 10, 2);

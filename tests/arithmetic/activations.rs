@@ -1,8 +1,8 @@
 //! Activations: every instruction set against the scalar reference bit by bit, and the reference
 //! against `f64`.
 
-use cellstream::reference::activate;
-use cellstream_kernels::{Activation, Isa, activate_all};
+use gatestream::reference::activate;
+use gatestream_kernels::{Activation, Isa, activate_all};
 
 fn all_activations() -> Vec<Activation> {
     use Activation::*;

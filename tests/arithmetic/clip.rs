@@ -1,9 +1,9 @@
 //! The two meanings of an LSTM's clip, in `f64`: with and without the input of its output
 //! activation.
 
-use cellstream::execute::Session;
-use cellstream::model::{Lstm, Matrix, Model, SafetensorsOptions, Weights};
-use cellstream::plan::Plan;
+use gatestream::execute::Session;
+use gatestream::model::{Lstm, Matrix, Model, SafetensorsOptions, Weights};
+use gatestream::plan::Plan;
 
 use crate::common::{Batch, Random, Results};
 

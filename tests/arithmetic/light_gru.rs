@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use cellstream::execute::{Session, State};
-use cellstream::model::{
+use gatestream::execute::{Session, State};
+use gatestream::model::{
     BatchNorm, Cell, Layer, LightGru, LoadError, Matrix, Merge, Model, ModelError, Precision,
     SafetensorsOptions, Weights,
 };
-use cellstream::plan::Plan;
-use cellstream::schedule::schedules;
+use gatestream::plan::Plan;
+use gatestream::schedule::schedules;
 use safetensors::{Dtype, tensor::TensorView};
 
 use crate::common::{Batch, Options, Random, Results};
@@ -136,7 +136,7 @@ fn saved_files() {
         assert_eq!(loaded, model);
         let text = String::from_utf8_lossy(&bytes);
         assert_eq!(
-            text.contains(r#""cellstream.cell":"light_gru""#),
+            text.contains(r#""gatestream.cell":"light_gru""#),
             name == "plain"
         );
         let other = SafetensorsOptions::new().cell(Cell::GRU);
@@ -253,8 +253,8 @@ impl NormalisedFile {
             push("norm_var", vec![rows], 1.5);
         }
         let metadata = [
-            ("cellstream.cell", "light_gru"),
-            ("cellstream.norm_eps", "0.25"),
+            ("gatestream.cell", "light_gru"),
+            ("gatestream.norm_eps", "0.25"),
         ];
         let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let metadata = HashMap::from(metadata);
@@ -337,11 +337,11 @@ fn normalised_files() {
     }
     // Without the entry, eps is PyTorch's default.
     let mut default = NormalisedFile::new(input, hidden, &["l0"]);
-    default.metadata.remove("cellstream.norm_eps");
+    default.metadata.remove("gatestream.norm_eps");
     let mut stated = NormalisedFile::new(input, hidden, &["l0"]);
     stated
         .metadata
-        .insert("cellstream.norm_eps".into(), "0.00001".into());
+        .insert("gatestream.norm_eps".into(), "0.00001".into());
     assert_eq!(default.load().unwrap(), stated.load().unwrap());
 }
 
@@ -369,9 +369,9 @@ fn refused_normalised_files() {
         }
     }
     let unnamed = file().refusal(|file| {
-        file.metadata.remove("cellstream.cell");
+        file.metadata.remove("gatestream.cell");
     });
-    for hint in ["2 (light_gru)", "4 (lstm)", "cellstream.cell"] {
+    for hint in ["2 (light_gru)", "4 (lstm)", "gatestream.cell"] {
         assert!(unnamed.contains(hint), "{unnamed}");
     }
     for value in [-0.25, f32::NAN, f32::INFINITY] {
@@ -381,13 +381,13 @@ fn refused_normalised_files() {
     for eps in ["-1", "inf", "NaN", "small"] {
         let refused = file().refusal(|file| {
             file.metadata
-                .insert("cellstream.norm_eps".into(), eps.into());
+                .insert("gatestream.norm_eps".into(), eps.into());
         });
         assert!(
-            refused.contains("cellstream.norm_eps") && refused.contains(eps),
+            refused.contains("gatestream.norm_eps") && refused.contains(eps),
             "{refused}"
         );
     }
     let unused = file().refusal(|file| file.tensors.retain(|(name, ..)| !name.contains("norm")));
-    assert!(unused.contains("cellstream.norm_eps"), "{unused}");
+    assert!(unused.contains("gatestream.norm_eps"), "{unused}");
 }

@@ -1,7 +1,7 @@
 //! The tiled product against an independent matrix multiplication.
 
 use approx::assert_abs_diff_eq;
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source, Start, Sweep,
     kernels,
 };

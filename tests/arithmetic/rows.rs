@@ -1,8 +1,8 @@
 //! The row operations of every instruction set against the plain loops, bit by bit, and the loops
 //! against `f64`.
 
-use cellstream::reference;
-use cellstream_kernels::{Activation, Combine, Isa, RowKernels, row_kernels};
+use gatestream::reference;
+use gatestream_kernels::{Activation, Combine, Isa, RowKernels, row_kernels};
 
 /// Around the widths of vectors, of blocks of them, and of the partial sums.
 const LENGTHS: [usize; 14] = [0, 1, 3, 4, 7, 8, 15, 16, 17, 31, 50, 64, 129, 200];

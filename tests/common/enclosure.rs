@@ -4,7 +4,7 @@
 //! Every value is an interval. A value that goes into a product is widened by the most that
 //! rounding it may move it; both activations are monotone, so their intervals are exact.
 
-use cellstream::model::{Direction, Model, OwnedInput};
+use gatestream::model::{Direction, Model, OwnedInput};
 
 /// A value's least and greatest.
 #[derive(Clone, Copy, Debug)]

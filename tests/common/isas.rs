@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::OnceLock;
 
-use cellstream::kernels::Isa;
+use gatestream::kernels::Isa;
 
 /// A list of instruction sets, separated by commas, that tests must not skip.
-pub const REQUIRE_VARIABLE: &str = "CELLSTREAM_REQUIRE_ISA";
+pub const REQUIRE_VARIABLE: &str = "GATESTREAM_REQUIRE_ISA";
 
 /// The instruction sets of this machine, best first. Says once of every other one that it is
 /// skipped.

@@ -5,11 +5,11 @@ pub mod isas;
 pub mod plan_files;
 pub mod plans;
 
-use cellstream::model::{
+use gatestream::model::{
     Activation, Cell, Direction, Input, Layer, Layout, Matrix, Merge, Model, Output, Peepholes,
     Precision, ResetForm, Weights,
 };
-use cellstream::reference;
+use gatestream::reference;
 
 /// Every activation, with parameters that keep values in range.
 pub const ACTIVATIONS: [Activation; 11] = [

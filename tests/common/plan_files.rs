@@ -1,7 +1,7 @@
 //! What plan files may hold.
 
-use cellstream::model::Model;
-use cellstream::plan::{Cost, Measured, Plan};
+use gatestream::model::Model;
+use gatestream::plan::{Cost, Measured, Plan};
 
 use super::Random;
 

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use cellstream::kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
-use cellstream::model::{Direction, Layer, Model};
-use cellstream::plan::{
+use gatestream::kernels::{Blocking, Prefetch, Stripes, TALL_TILE_ROWS};
+use gatestream::model::{Direction, Layer, Model};
+use gatestream::plan::{
     Configuration, DirectionPlan, Entry, InputProjectionBy, LayerPlan, OwnersShare, Partition,
     Plan, UNIT_GRANULE,
 };
-use cellstream::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
+use gatestream::schedule::{DirectionSchedule, PanelOrder, PhasePlacement};
 
 use super::Random;
 

@@ -2,8 +2,8 @@
 //! set, with and without the instructions that only some of its CPUs have.
 
 use crate::common::Random;
-use cellstream::model::Precision;
-use cellstream_kernels::{
+use gatestream::model::Precision;
+use gatestream_kernels::{
     Blocking, INT8_DEPTH, Isa, Kernels, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch,
     Source, Start, Stripes, Sweep, TALL_TILE_ROWS, kernels, plain_kernels,
 };

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cellstream::model::{FileKind, LoadError, Model, SafetensorsOptions, TensorFile};
+use gatestream::model::{FileKind, LoadError, Model, SafetensorsOptions, TensorFile};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use cellstream::execute::Session;
-use cellstream::model::{Array, ArrayMap, Elements, Model};
-use cellstream::plan::Plan;
-use cellstream::reference;
+use gatestream::execute::Session;
+use gatestream::model::{Array, ArrayMap, Elements, Model};
+use gatestream::plan::Plan;
+use gatestream::reference;
 use safetensors::{Dtype, SafeTensors};
 
 fn fixtures() -> Vec<PathBuf> {

@@ -1,7 +1,7 @@
 //! Files made by `tests/fixtures/onnx/make.py`: what PyTorch's two exporters and `onnx.helper`
 //! write.
 
-use cellstream::model::{
+use gatestream::model::{
     Activation, Axis, Cell, CellKind, LoadError, Merge, Model, Port, ResetForm, Role,
 };
 

@@ -8,13 +8,13 @@
 
 use std::path::PathBuf;
 
-use cellstream::execute::Session;
-use cellstream::model::{
+use gatestream::execute::Session;
+use gatestream::model::{
     Array, ArrayMap, Elements, Matrix, MatrixKind, Model, OwnedInput, OwnedOutput, Precision,
     Requantised,
 };
-use cellstream::plan::Plan;
-use cellstream::reference;
+use gatestream::plan::Plan;
+use gatestream::reference;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::enclosure::{Range, Ranges, Rounding, Rows, enclose};
@@ -305,7 +305,7 @@ fn outputs_within_rounding_of_onnx_runtime() {
         let mut results = ArrayMap::new(&case.model).output_buffers(&input);
         reference::run(&case.model, &input.borrow(), &mut results.borrow()).unwrap();
         let widen = |row: &[f32]| row.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
-        let model = |_, direction: &cellstream::model::Direction| {
+        let model = |_, direction: &gatestream::model::Direction| {
             let weights = direction.weights();
             [&weights.input, &weights.recurrent]
                 .map(|m| -> Rows { (0..m.rows()).map(|row| widen(&m.row(row))).collect() })
@@ -317,7 +317,7 @@ fn outputs_within_rounding_of_onnx_runtime() {
 
         let from_file = |order: [usize; 4]| {
             let case = &case;
-            move |layer: usize, direction: &cellstream::model::Direction| {
+            move |layer: usize, direction: &gatestream::model::Direction| {
                 let all = case.model.layers()[layer].directions();
                 let at = usize::from(all.len() == 2 && direction.is_reverse());
                 ["W", "R"].map(|letter| -> Rows {

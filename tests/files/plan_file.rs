@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::common::plan_files::random_plan;
 use crate::common::{Batch, Random, Results};
-use cellstream::Session;
-use cellstream::kernels::Isa;
-use cellstream::model::{Gru, Lstm, Merge, Model};
-use cellstream::plan::{Cost, KERNEL_SET, Measured, Plan, PlanError, PlanFileError, Stamp};
+use gatestream::Session;
+use gatestream::kernels::Isa;
+use gatestream::model::{Gru, Lstm, Merge, Model};
+use gatestream::plan::{Cost, KERNEL_SET, Measured, Plan, PlanError, PlanFileError, Stamp};
 
 /// A machine of six cores, whatever this one is.
 fn six_cores() -> Stamp {
@@ -130,7 +130,7 @@ fn another_model_is_named_by_the_first_line_that_differs() {
     };
     assert_eq!(refusal(EXAMPLE, &alone, &stamp), expected);
     let layers = two_layers().layers().to_vec();
-    let upper = Gru::new(512, 48).reset(cellstream::model::ResetForm::Before);
+    let upper = Gru::new(512, 48).reset(gatestream::model::ResetForm::Before);
     let upper = upper.random(1).unwrap().layers()[0].clone();
     let other = Model::new(vec![layers[0].clone(), upper]).unwrap();
     let expected = PlanFileError::Model {
@@ -288,7 +288,7 @@ fn what_would_be_refused_when_read_is_not_written() {
         "{refused}"
     );
     let entry = Plan::with_threads(&model, 1, 1, 2).entries.remove(0);
-    let many = (0..1025).map(|batch| cellstream::plan::Entry {
+    let many = (0..1025).map(|batch| gatestream::plan::Entry {
         batch,
         ..entry.clone()
     });
@@ -405,10 +405,14 @@ fn what_cannot_be_loaded_is_estimated_and_says_why() {
     let loaded = Plan::load_or_estimate(folder.path(), &model).unwrap();
     assert!(matches!(loaded.fallback, Some(PlanFileError::Io { .. })));
     for found in [1, 3] {
-        std::fs::write(&path, format!("cellstream plan {found}\n")).unwrap();
+        std::fs::write(&path, format!("gatestream plan {found}\n")).unwrap();
         let loaded = Plan::load_or_estimate(&path, &model).unwrap();
         assert_eq!(loaded.fallback, Some(PlanFileError::Format { found }));
     }
+    let former = "cellstream plan 2\n";
+    std::fs::write(&path, former).unwrap();
+    let loaded = Plan::load_or_estimate(&path, &model).unwrap();
+    assert_eq!(loaded.fallback, Some(PlanFileError::FormerName));
     std::fs::write(&path, "PK\u{3}\u{4}").unwrap();
     let loaded = Plan::load_or_estimate(&path, &model).unwrap();
     assert!(matches!(

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::common::plan_files::random_plan;
 use crate::common::{Batch, Options, Random, Results};
-use cellstream::Session;
-use cellstream::kernels::Isa;
-use cellstream::model::{Cell, Gru, Layer, Lstm, Merge, Model, ResetForm, Rnn};
-use cellstream::plan::{Plan, PlanFileError, Stamp};
+use gatestream::Session;
+use gatestream::kernels::Isa;
+use gatestream::model::{Cell, Gru, Layer, Lstm, Merge, Model, ResetForm, Rnn};
+use gatestream::plan::{Plan, PlanFileError, Stamp};
 
 /// A projection in two directions, and a cell of two phases above.
 fn model() -> Model {
@@ -381,8 +381,8 @@ fn what_is_wrong_is_named() {
         error => panic!("{error}"),
     }
     for other in [
-        "cellstream",
-        "cellstream plan",
+        "gatestream",
+        "gatestream plan",
         "{\"plan\": 1}",
         // Another kind of file, with or without a mark.
         "\u{feff}{\"plan\": 1}",
@@ -430,7 +430,7 @@ fn numbers_and_repetition_cost_no_more_than_the_file() {
                 1 << 20,
                 direction(1 << 20)
             ),
-        "cellstream plan 2\n".to_string() + &"\\".repeat(1 << 20),
+        "gatestream plan 2\n".to_string() + &"\\".repeat(1 << 20),
     ];
     for text in endless {
         judge.read(text.as_bytes()).unwrap_err();

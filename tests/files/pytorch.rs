@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use cellstream::model::{
+use gatestream::model::{
     Cell, Input, Layout, LoadError, Matrix, Model, Output, SafetensorsOptions, TensorFile,
 };
-use cellstream::reference;
+use gatestream::reference;
 use serde_json::Value;
 
 fn file(name: &str) -> PathBuf {

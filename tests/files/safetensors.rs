@@ -3,7 +3,7 @@
 //! The files are written by the `safetensors` crate from values that a formula gives for each
 //! tensor's name and index; the same formula says what the model must hold.
 
-use cellstream::model::{
+use gatestream::model::{
     Activation, Axis, Cell, CellKind, LoadError, Model, SafetensorsOptions, Tensors, Weights,
 };
 use half::{bf16, f16};
@@ -324,10 +324,14 @@ fn metadata_and_options_say_what_shapes_cannot() {
     assert_eq!(first_axis(&plain), Axis::Time);
     assert_eq!(cell(plain), Cell::RNN);
 
+    let former = rnn.clone().metadata("cellstream.cell", "rnn_relu");
+    let error = former.load().expect_err("has the former name").to_string();
+    assert!(error.contains("former name of gatestream"), "{error}");
+
     let told = rnn
         .clone()
-        .metadata("cellstream.cell", "rnn_relu")
-        .metadata("cellstream.batch_first", "true")
+        .metadata("gatestream.cell", "rnn_relu")
+        .metadata("gatestream.batch_first", "true")
         .metadata("format", "pt");
     let model = told.load().expect("loads");
     assert_eq!(first_axis(&model), Axis::Batch);
@@ -342,7 +346,7 @@ fn metadata_and_options_say_what_shapes_cannot() {
         .expect_err("contradicts")
         .to_string();
     assert!(
-        error.contains("\"cellstream.cell\" is \"rnn_relu\""),
+        error.contains("\"gatestream.cell\" is \"rnn_relu\""),
         "{error}"
     );
     let model = told.load_with(&options.cell(relu)).expect("agrees");
@@ -354,7 +358,7 @@ fn metadata_and_options_say_what_shapes_cannot() {
         ("rnn_tanh", Cell::RNN, 1),
     ] {
         let file = File::default().place("", "l0", gates, 3, 2);
-        let model = file.metadata("cellstream.cell", name).load();
+        let model = file.metadata("gatestream.cell", name).load();
         assert_eq!(cell(model.expect("loads")), expected);
     }
 }
@@ -468,7 +472,7 @@ fn refusals() {
             &["\"weight_ih_l0\"", "as lstm has", "options require gru"],
         ),
         (
-            lstm().metadata("cellstream.cell", "rnn_tanh"),
+            lstm().metadata("gatestream.cell", "rnn_tanh"),
             plain(),
             &["\"weight_ih_l0\"", "as lstm has", "metadata says rnn"],
         ),
@@ -487,18 +491,18 @@ fn refusals() {
             ],
         ),
         (
-            lstm().metadata("cellstream.cell", "mgu"),
+            lstm().metadata("gatestream.cell", "mgu"),
             plain(),
             &[
-                "\"cellstream.cell\"",
+                "\"gatestream.cell\"",
                 "\"mgu\"",
                 "lstm, gru, light_gru, rnn_tanh or rnn_relu",
             ],
         ),
         (
-            lstm().metadata("cellstream.batch_first", "yes"),
+            lstm().metadata("gatestream.batch_first", "yes"),
             plain(),
-            &["\"cellstream.batch_first\"", "\"yes\"", "true or false"],
+            &["\"gatestream.batch_first\"", "\"yes\"", "true or false"],
         ),
         // Shapes.
         (
@@ -583,7 +587,7 @@ fn a_hundred_stacks_are_still_one_line() {
 
 #[test]
 fn open_goes_by_the_bytes() {
-    let folder = std::env::temp_dir().join(format!("cellstream-open-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("gatestream-open-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("creates");
     for name in [
         "model.safetensors",

@@ -1,6 +1,6 @@
 //! Safetensors files that are damaged, or made to damage: an error each time, never a panic.
 
-use cellstream::model::{Cell, LoadError, Model, SafetensorsOptions, Tensors};
+use gatestream::model::{Cell, LoadError, Model, SafetensorsOptions, Tensors};
 
 /// A file of this header and so many bytes of data.
 fn file(header: &str, data: usize) -> Vec<u8> {
@@ -13,7 +13,7 @@ fn file(header: &str, data: usize) -> Vec<u8> {
 /// A two-layer LSTM of one unit, in f16, with metadata; 64 bytes of data.
 fn small() -> Vec<u8> {
     let mut header = String::from(
-        r#"{"__metadata__":{"cellstream.cell":"lstm","cellstream.batch_first":"true"}"#,
+        r#"{"__metadata__":{"gatestream.cell":"lstm","gatestream.batch_first":"true"}"#,
     );
     let mut end = 0;
     for layer in 0..2 {
@@ -59,7 +59,7 @@ fn read_all(bytes: &[u8]) -> bool {
 /// found, since the earlier one's is in its data.
 #[test]
 fn too_deep_for_int8_is_known_from_the_header() {
-    use cellstream_kernels::INT8_DEPTH;
+    use gatestream_kernels::INT8_DEPTH;
     for (hidden, refused) in [
         (INT8_DEPTH, "weight_ih_l0"),
         (INT8_DEPTH + 1, "weight_hr_l0"),

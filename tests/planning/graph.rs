@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cellstream::Model;
-use cellstream::graph::{Graph, GraphCounts, GraphError, Node, Product};
-use cellstream::model::{Cell, CellKind, Gru, Layer, Lstm, Merge, ResetForm, Rnn};
+use gatestream::Model;
+use gatestream::graph::{Graph, GraphCounts, GraphError, Node, Product};
+use gatestream::model::{Cell, CellKind, Gru, Layer, Lstm, Merge, ResetForm, Rnn};
 
 /// One layer, all sizes 1 outside (a projected LSTM has 2 units), so that any can be stacked.
 fn layer(cell: &str, directions: &str) -> Layer {

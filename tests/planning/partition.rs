@@ -1,10 +1,10 @@
 //! The splits that partition finds, against plain enumeration.
 
-use cellstream::partition::{
+use gatestream::partition::{
     Cache, Grain, Options, PanelOrder, Part, Placement, Problem, Sequence, Shape, Split,
 };
-use cellstream::plan::split_units;
-use cellstream_kernels::{Blocking, Numbers, PackedMatrix, Source};
+use gatestream::plan::split_units;
+use gatestream_kernels::{Blocking, Numbers, PackedMatrix, Source};
 use std::collections::BTreeSet;
 
 const ORDERS: [PanelOrder; 2] = [PanelOrder::Cyclic, PanelOrder::Serpentine];

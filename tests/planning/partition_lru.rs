@@ -1,7 +1,7 @@
 //! The bytes that partition predicts, against a simulated LRU cache that replays the loop nest of
 //! the product and of the gates after it.
 
-use cellstream::partition::{
+use gatestream::partition::{
     Cache, Grain, PanelOrder, Part, Placement, Problem, Sequence, Shape, Split,
 };
 use std::collections::{BTreeMap, HashMap};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{Batch, Random, Results, usual_cells};
-use cellstream::execute::{Activity, Session, Trace};
-use cellstream::model::{Input, Layer, Merge, Model, Output};
-use cellstream::plan::{InputProjectionBy, LayerPlan, Plan};
+use gatestream::execute::{Activity, Session, Trace};
+use gatestream::model::{Input, Layer, Merge, Model, Output};
+use gatestream::plan::{InputProjectionBy, LayerPlan, Plan};
 
 /// Boundaries lie one after the other between the run's begin and its end, so nothing is counted
 /// twice and nothing is left out.
@@ -76,7 +76,7 @@ fn calls(
     activity: Activity,
 ) -> Option<u64> {
     let directions = || layer.directions().iter().zip(&plan.directions);
-    let owns = |plan: &&cellstream::plan::DirectionPlan| !plan.partition.units[worker].is_empty();
+    let owns = |plan: &&gatestream::plan::DirectionPlan| !plan.partition.units[worker].is_empty();
     let first = directions().filter(|(_, plan)| owns(plan)).count() as u64;
     let second = directions().filter(|(direction, plan)| {
         let rows = match direction.weights().projection {

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::common::Random;
-use cellstream::model::{Direction, Gru, Layer, Lstm, Matrix, Merge, Model, Precision};
-use cellstream::tune::{Chosen, Mix, PrecisionOptions, TuneError, choose_precisions};
-use cellstream::{Input, Output, reference};
+use gatestream::model::{Direction, Gru, Layer, Lstm, Matrix, Merge, Model, Precision};
+use gatestream::tune::{Chosen, Mix, PrecisionOptions, TuneError, choose_precisions};
+use gatestream::{Input, Output, reference};
 
 const STEPS: usize = 7;
 const BATCH: usize = 3;

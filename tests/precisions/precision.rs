@@ -1,7 +1,7 @@
 //! Models in lower precision: what weights become, what is refused, what stays.
 
 use crate::common::Random;
-use cellstream::model::{Gru, Lstm, Matrix, Model, ModelError, Precision};
+use gatestream::model::{Gru, Lstm, Matrix, Model, ModelError, Precision};
 
 fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
     Matrix::new(rows, cols, values.to_vec()).unwrap()
@@ -166,7 +166,7 @@ fn what_int8_cannot_hold_is_refused() {
             "{refused:?}"
         );
     }
-    let deep = cellstream_kernels::INT8_DEPTH + 1;
+    let deep = gatestream_kernels::INT8_DEPTH + 1;
     let too_deep = ModelError::TooDeepForInt8 {
         cols: deep,
         max: deep - 1,

@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 
 use crate::common::{ACTIVATIONS, Batch, Options, Random, Results, usual_cells};
-use cellstream::model::{
+use gatestream::model::{
     Activation, Axis, Cell, Gru, Layer, LoadError, Lstm, Merge, Model, Precision, ResetForm,
     SafetensorsOptions, SaveError,
 };
-use cellstream::{Plan, Session};
+use gatestream::{Plan, Session};
 use half::bf16;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
@@ -232,8 +232,8 @@ fn the_file_holds_pytorchs_names_in_the_precision_of_each() {
         assert_eq!(found, names);
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         let metadata = header.metadata().clone().unwrap();
-        assert_eq!(metadata["cellstream.precision"], precision.name());
-        assert_eq!(metadata["cellstream.cell"], "lstm");
+        assert_eq!(metadata["gatestream.precision"], precision.name());
+        assert_eq!(metadata["gatestream.cell"], "lstm");
     }
 }
 
@@ -339,12 +339,12 @@ impl File {
 
     fn saying(mut self, key: &str, value: &str) -> File {
         self.metadata
-            .insert(format!("cellstream.{key}"), value.into());
+            .insert(format!("gatestream.{key}"), value.into());
         self
     }
 
     fn silent(mut self, key: &str) -> File {
-        assert!(self.metadata.remove(&format!("cellstream.{key}")).is_some());
+        assert!(self.metadata.remove(&format!("gatestream.{key}")).is_some());
         self
     }
 
@@ -514,7 +514,7 @@ fn refused_metadata() {
     let plain = File::of(&Lstm::new(3, 2).random(1).unwrap());
     let both = Lstm::new(3, 2).clip(0.5).bidirectional(Merge::Sum);
     let both = File::of(&both.random(1).unwrap());
-    let said = both.metadata["cellstream.layers"].clone();
+    let said = both.metadata["gatestream.layers"].clone();
     assert!(said.contains("\"sum\"") && said.contains("0.5"), "{said}");
     let layers = |from: &str, to: &str| {
         assert!(said.contains(from), "{from} in {said}");
@@ -574,7 +574,7 @@ fn refused_metadata() {
         let LoadError::Metadata { key: found, .. } = error else {
             panic!("{part}: {error}");
         };
-        assert_eq!(found, format!("cellstream.{key}"), "{error}");
+        assert_eq!(found, format!("gatestream.{key}"), "{error}");
         let text = error.to_string();
         assert!(text.contains(part), "{part:?} in {text}");
         assert!(!text.contains('\n') && text.len() < 500, "{text}");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each precision costs in accuracy: writes accuracy-PART.csv into the record.
 
-    accuracy.py --binary cellstream --g2p g2p_error_rate --held-out HELD_OUT.tsv [--only PART] [--quick] [--results DIR]
+    accuracy.py --binary gatestream --g2p g2p_error_rate --held-out HELD_OUT.tsv [--only PART] [--quick] [--results DIR]
 
 `run` beside it builds the two programs, writes the table of words, and calls this.
 """
@@ -48,7 +48,7 @@ def stamp() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--binary", type=Path, required=True, help="the program cellstream")
+    parser.add_argument("--binary", type=Path, required=True, help="the program gatestream")
     parser.add_argument("--g2p", type=Path, required=True, help="the program g2p_error_rate")
     parser.add_argument("--held-out", type=Path, required=True, help="words and references")
     parser.add_argument("--results", type=Path, help="the folder (default: that of this machine and day in the record)")

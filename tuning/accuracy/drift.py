@@ -11,7 +11,7 @@ CELLS, SIZES, SEEDS = ("LSTM", "GRU", "RNN"), (64, 128, 256, 512, 1024), (1, 2, 
 STEPS, BATCH = 1000, 4
 # "Stable": an error of this size in the first state is gone, but for rounding in f64, at the last step.
 INJECTED, GONE = 1e-3, 1e-12
-OURS, PEER, BEST = "cellstream int8", "PyTorch int8", "PyTorch int8, at its best"
+OURS, PEER, BEST = "gatestream int8", "PyTorch int8", "PyTorch int8, at its best"
 
 
 def contenders(task: Task, binary) -> dict[str, np.ndarray]:
@@ -19,9 +19,9 @@ def contenders(task: Task, binary) -> dict[str, np.ndarray]:
         OURS: task.ours(binary, "int8"),
         PEER: task.pytorch_int8(),
         BEST: task.pytorch_int8(per_channel=True, rows_alone=True),
-        "cellstream bf16": task.ours(binary, "bf16"),
+        "gatestream bf16": task.ours(binary, "bf16"),
         "PyTorch bf16": task.pytorch(torch.bfloat16),
-        "cellstream f32": task.ours(binary, "f32"),
+        "gatestream f32": task.ours(binary, "f32"),
     }
 
 

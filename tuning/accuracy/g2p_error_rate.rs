@@ -15,8 +15,8 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cellstream::model::Precision;
 use g2p::{BeamSize, G2p};
+use gatestream::model::Precision;
 
 /// The beam searches beside greedy decoding, which is that of width 1.
 const BEAMS: [BeamSize; 5] = {

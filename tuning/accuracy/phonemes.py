@@ -23,7 +23,7 @@ def ours(args) -> list[dict]:
     done = subprocess.run([args.g2p, args.held_out], check=True, capture_output=True, text=True)
     rows = []
     for row in csv.DictReader(done.stdout.splitlines()):
-        rows.append({"library": "cellstream", **{k: v if k == "precision" else int(v) for k, v in row.items()}})
+        rows.append({"library": "gatestream", **{k: v if k == "precision" else int(v) for k, v in row.items()}})
     return rows
 
 

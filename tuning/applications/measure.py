@@ -1,4 +1,4 @@
-"""Three applications with recurrent layers, on cellstream's layers and by other libraries: right answers first, then
+"""Three applications with recurrent layers, on gatestream's layers and by other libraries: right answers first, then
 times in turn, whole and layer by layer.
 
 Called by tuning/applications/run, which installs and builds what it needs.
@@ -25,7 +25,7 @@ from peers import OURS, Peer, cores  # noqa: E402
 from report import records  # noqa: E402
 from rounds import BARE, PATIENCE, Timing, Window, Worker, race  # noqa: E402
 
-NETWORK = "cellstream network"
+NETWORK = "gatestream network"
 # The difference of two float32 runs of the same formulas, in probabilities and similarities.
 TOLERANCE = 1e-6
 
@@ -78,7 +78,7 @@ def compare(
     """Loads, checks and times one application."""
     result = Result(application)
     expected = np.concatenate([answer.numpy().ravel() for answer in application.answers().values()])
-    with tempfile.TemporaryDirectory(prefix="cellstream-applications-") as name:
+    with tempfile.TemporaryDirectory(prefix="gatestream-applications-") as name:
         folder, inputs = Path(name), []
         for at, (input_name, tensor) in enumerate(application.inputs.items()):
             path, array = folder / f"input-{at}", tensor.numpy()

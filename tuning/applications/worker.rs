@@ -1,4 +1,4 @@
-//! The worker of the applications on cellstream's layers, by the protocol of
+//! The worker of the applications on gatestream's layers, by the protocol of
 //! `benches/references/workers/protocol.py`, with one more request: `{"do": "layers", "runs": N}`
 //! is answered by `{"layers": [[name, [seconds, …]], …]}`.
 

@@ -3,7 +3,7 @@
 
     python3 -m venv target/scalesim-venv
     target/scalesim-venv/bin/pip install --requirement tuning/ebatch/requirements.txt
-    cargo build --release -p cellstream-accelerator-sim --example systolic_cycles
+    cargo build --release -p gatestream-accelerator-sim --example systolic_cycles
     target/scalesim-venv/bin/python tuning/ebatch/compare_scale_sim.py [--shapes N] [--seed N]
 
 Exits with 1 if any shape differs. SCALE-Sim (Samajdar et al., ISPASS 2020) is the simulator that E-BATCH's

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Serves the networks of E-BATCH on this machine by policy, and records throughput and latency.
 
-    cargo build --release -p cellstream-cli
+    cargo build --release -p gatestream-cli
     tuning/ebatch/serve.py DATA [--program FILE] [--only NAME,…] [--rounds N] [--seconds S]
 
 DATA is a folder with wmt22_lengths.csv (words of sentences; tuning/serving/run has the same). One worker has all
@@ -52,7 +52,7 @@ def speech_lengths(folder: Path) -> Path:
 
 
 def measured(command: list[str], setting: tuple[str, str, str]) -> dict[str, str]:
-    """The only row that `cellstream load` writes."""
+    """The only row that `gatestream load` writes."""
     policy, steps, rows = setting
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
@@ -68,7 +68,7 @@ def main() -> int:
     """Measures the networks that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--program", default=str(records.ROOT / "target" / "release" / "cellstream"))
+    parser.add_argument("--program", default=str(records.ROOT / "target" / "release" / "gatestream"))
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(NETWORKS))
     parser.add_argument("--quick", action="store_true", help="half of the settings")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Simulates the figures of E-BATCH by `cellstream simulate`, and records them.
+"""Simulates the figures of E-BATCH by `gatestream simulate`, and records them.
 
-    cargo build --release -p cellstream-cli
+    cargo build --release -p gatestream-cli
     tuning/ebatch/simulate.py [--program FILE] [--seconds S] [--only NAME,…]
 
 Writes `<record>/simulated/<today>/ebatch-NAME.csv`, NAME of EXPERIMENTS below. The results depend on the seed
@@ -94,7 +94,7 @@ def rows(program: str, options: list[str], seconds: str) -> list[dict[str, str]]
 def main() -> int:
     """Runs the experiments that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=str(records.ROOT / "target" / "release" / "cellstream"))
+    parser.add_argument("--program", default=str(records.ROOT / "target" / "release" / "gatestream"))
     parser.add_argument("--seconds", default="600")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(EXPERIMENTS))
     arguments = parser.parse_args()

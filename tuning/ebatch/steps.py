@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Times batches of several steps of MNMT on this machine, and predicts the bytes that they move.
 
-    cargo build --release -p cellstream-cli
+    cargo build --release -p gatestream-cli
     tuning/ebatch/steps.py [--program FILE]
 
 Writes `<record>/<machine>/<today>/ebatch-steps.csv`: for each depth, rows and steps the measured rate, medians with the least
 and the greatest, the bound by the machine's ceilings, and megabytes for each row and step, from the shared cache or memory into the private caches. The prediction is
-that of `cellstream explain`, which the library's tests compare with simulated caches.
+that of `gatestream explain`, which the library's tests compare with simulated caches.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def lines(program: str, layers: int, rows: int) -> list[dict[str, object]]:
 def main() -> int:
     """Writes the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=str(records.ROOT / "target" / "release" / "cellstream"))
+    parser.add_argument("--program", default=str(records.ROOT / "target" / "release" / "gatestream"))
     program = parser.parse_args().program
     rows = [line for layers in (1, 8) for batch in (16, 64) for line in lines(program, layers, batch)]
     records.write(records.folder() / "ebatch-steps.csv", records.stamp("tuning/ebatch/steps.py"), rows)

@@ -4,7 +4,7 @@
 # FEATURES=openblas adds OpenBLAS as a second general matrix multiplication (Debian: libopenblas-dev).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-cargo build --release --quiet --package cellstream-experiments --bins ${FEATURES:+--features "$FEATURES"}
+cargo build --release --quiet --package gatestream-experiments --bins ${FEATURES:+--features "$FEATURES"}
 bin=${CARGO_TARGET_DIR:-target}/release
 run() {
   local start=$SECONDS

@@ -1,4 +1,4 @@
-"""Runs of `cellstream load`, for the scripts beside this file."""
+"""Runs of `gatestream load`, for the scripts beside this file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "cellstream"
+PROGRAM = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release" / "gatestream"
 sys.path.append(str(ROOT / "benches" / "report"))
 
 import records  # noqa: E402, F401
@@ -22,7 +22,7 @@ def build() -> None:
 
 
 def run(*arguments: str) -> dict:
-    """The run that `cellstream load` reports."""
+    """The run that `gatestream load` reports."""
     printed = subprocess.run([PROGRAM, "load", *arguments, "--json"], capture_output=True, text=True)
     if printed.returncode != 0:
         sys.exit(printed.stderr)

@@ -191,7 +191,7 @@ def measure(name):
     for line in rows:
         print(*line.values(), flush=True)
     shown = " ".join(served).replace(f"{DATA}/", "")
-    notes = records.stamp(f"cellstream load {shown}") | {"rounds": f"medians of {ROUNDS} rounds of {seconds[1]} seconds"}
+    notes = records.stamp(f"gatestream load {shown}") | {"rounds": f"medians of {ROUNDS} rounds of {seconds[1]} seconds"}
     if alone:
         notes["request alone"] = f"{statistics.median(alone):.1f} ms on average"
     records.write(path, notes, rows)

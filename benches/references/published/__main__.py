@@ -1,4 +1,4 @@
-"""Published models with recurrent layers, whole, by cellstream and by ONNX Runtime: right answers first, then times.
+"""Published models with recurrent layers, whole, by gatestream and by ONNX Runtime: right answers first, then times.
 
 Called by benches/references/run published, which installs and builds what it needs.
 """
@@ -114,7 +114,7 @@ def compare(file: packages.File, workers: list[Worker], given: argparse.Namespac
     model = packages.place(file, given.cache)
     arrays = file.inputs(model)
     result = Result(file, shares.recurrent(model, arrays))
-    with tempfile.TemporaryDirectory(prefix="cellstream-published-") as name:
+    with tempfile.TemporaryDirectory(prefix="gatestream-published-") as name:
         folder, answers, ready = Path(name), {}, []
         tensors = [write_input(folder / f"input-{at}", *item) for at, item in enumerate(arrays.items())]
         for worker in workers:

@@ -1,6 +1,6 @@
-"""Published models in ONNX Runtime at its default settings, without and with cellstream's execution provider.
+"""Published models in ONNX Runtime at its default settings, without and with gatestream's execution provider.
 
-    python3 benches/references/published/provider.py --library target/release/libcellstream_onnxruntime.so
+    python3 benches/references/published/provider.py --library target/release/libgatestream_onnxruntime.so
 
 Right answers first, then times. Both processes have ONNX Runtime's defaults; while one is timed, the other is stopped.
 """
@@ -47,7 +47,7 @@ def main() -> int:
     given = arguments()
     onnxruntime.set_default_logger_severity(4)
     program = (sys.executable, str(HERE.parent / "workers" / "with_onnxruntime_provider.py"))
-    library = {"CELLSTREAM_PROVIDER": str(given.library.resolve())}
+    library = {"GATESTREAM_PROVIDER": str(given.library.resolve())}
     peers = [Peer(PLAIN, program), Peer(PROVIDER, program, environment=library)]
     workers = [Worker(peer, cores(given.threads)) for peer in peers]
     rows, order = [], random.Random(1)
@@ -71,7 +71,7 @@ def compare(file: packages.File, workers: list[Worker], given: argparse.Namespac
     model = packages.place(file, given.cache)
     arrays = file.inputs(model)
     share = shares.recurrent(model, arrays)
-    with tempfile.TemporaryDirectory(prefix="cellstream-provider-") as name:
+    with tempfile.TemporaryDirectory(prefix="gatestream-provider-") as name:
         folder, answers, claimed = Path(name), {}, 0
         tensors = [write_input(folder / f"input-{at}", *item) for at, item in enumerate(arrays.items())]
         for worker in workers:

@@ -1,6 +1,6 @@
-"""Single recurrent nodes in ONNX Runtime at its default settings, without and with cellstream's execution provider.
+"""Single recurrent nodes in ONNX Runtime at its default settings, without and with gatestream's execution provider.
 
-    python3 benches/references/published/provider_nodes.py --library target/release/libcellstream_onnxruntime.so
+    python3 benches/references/published/provider_nodes.py --library target/release/libgatestream_onnxruntime.so
 
 One session exists at a time: the threads of another would spin beside it. The claims of the provider
 (crates/onnxruntime/src/claim.rs) follow such times; nodes that it leaves have a ratio of about 1 here.
@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from report import records  # noqa: E402
 
-PROVIDER = "CellstreamExecutionProvider"
+PROVIDER = "GatestreamExecutionProvider"
 # Operator, features and units, sequences, steps, directions, linear_before_reset.
 NODES = [
     ("LSTM", 16, 1, 1, 1, 0), ("GRU", 16, 1, 1, 1, 0), ("LSTM", 64, 1, 1, 1, 0), ("RNN", 128, 1, 50, 1, 0),
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, metavar="R")
     parser.add_argument("--record", action="store_true")
     given = parser.parse_args()
-    onnxruntime.register_execution_provider_library("cellstream", str(given.library.resolve()))
+    onnxruntime.register_execution_provider_library("gatestream", str(given.library.resolve()))
     rows = []
     for operator, hidden, batch, steps, directions, before_reset in NODES:
         model = file(operator, hidden, directions, before_reset)

@@ -1,4 +1,4 @@
-"""ONNX Runtime on a whole file at its default settings, without and with cellstream's execution provider."""
+"""ONNX Runtime on a whole file at its default settings, without and with gatestream's execution provider."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 from protocol import File, serve
 
-PROVIDER = "CellstreamExecutionProvider"
+PROVIDER = "GatestreamExecutionProvider"
 
 
 def devices() -> list:
@@ -17,7 +17,7 @@ def devices() -> list:
 
 
 class Network:
-    """A session and its inputs. The variable CELLSTREAM_PROVIDER names the library, if it takes part."""
+    """A session and its inputs. The variable GATESTREAM_PROVIDER names the library, if it takes part."""
 
     def __init__(self, file: File) -> None:
         options = onnxruntime.SessionOptions()
@@ -25,10 +25,10 @@ class Network:
         # The default is one thread for each core.
         options.intra_op_num_threads = 0 if file.threads > 1 else 1
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        library = os.environ.get("CELLSTREAM_PROVIDER")
+        library = os.environ.get("GATESTREAM_PROVIDER")
         if library:
             if not devices():
-                onnxruntime.register_execution_provider_library("cellstream", library)
+                onnxruntime.register_execution_provider_library("gatestream", library)
             options.add_provider_for_devices(devices(), {})
         self.session = onnxruntime.InferenceSession(file.model, options)
         assigned = self.session.get_provider_graph_assignment_info()

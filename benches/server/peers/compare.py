@@ -4,7 +4,7 @@
 
 The models are an LSTM of 1024 units with lengths of sentences, and g2p.safetensors with lengths of words. For each
 server: one request after the other, 32 at once, and Poisson arrivals at the highest rate whose p99 is at most four
-times that of the lone request. Needs NumPy, onnx, and `cargo build --release --bin cellstream`.
+times that of the lone request. Needs NumPy, onnx, and `cargo build --release --bin gatestream`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from onnx_models import WIDTH, export  # noqa: E402
 from report import records  # noqa: E402
 from wire import PROGRAM, save  # noqa: E402
 
-PORTS = {"cellstream": 8600, "ray-serve": 8610, "mlserver": 8620}
+PORTS = {"gatestream": 8600, "ray-serve": 8610, "mlserver": 8620}
 # Parts of the rate of 32 requests at once.
 STEPS = (0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def load(server: str, model: str, lengths: list[str], *options: str) -> dict:
-    """The row of `cellstream load`."""
+    """The row of `gatestream load`."""
     kind = "lstm" if model == "lstm" else "seq2seq"
     # MLServer takes binary tensors over gRPC only.
     address = f"grpc://127.0.0.1:{PORTS[server] + 1}" if server == "mlserver" else f"http://127.0.0.1:{PORTS[server]}"
@@ -83,9 +83,9 @@ def main() -> None:
             "lstm": ["--lengths", "paper"],
             "g2p": ["--lengths", f"{folder}/words.csv:source,target", "--vocabulary", "29"],
         }
-        addresses = ["--http", f"127.0.0.1:{PORTS['cellstream']}", "--grpc", "127.0.0.1:0"]
+        addresses = ["--http", f"127.0.0.1:{PORTS['gatestream']}", "--grpc", "127.0.0.1:0"]
         servers = {
-            "cellstream": [str(PROGRAM), "serve", str(models), *addresses],
+            "gatestream": [str(PROGRAM), "serve", str(models), *addresses],
             "ray-serve": [given.ray, "ray_serve.py", str(folder / "ray"), str(PORTS["ray-serve"])],
             "mlserver": [given.mlserver, "mlserver_models.py", str(folder / "mlserver"), str(PORTS["mlserver"])],
         }

@@ -1,4 +1,4 @@
-"""PyTorch modules without and with cellstream.torch: Table 1's rows, packed sentences, a compiled model.
+"""PyTorch modules without and with gatestream.torch: Table 1's rows, packed sentences, a compiled model.
 
     python bindings/python/benches/torch_layers.py --lengths FILE [--record]
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-import cellstream.torch
+import gatestream.torch
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "benches" / "references"), str(ROOT / "benches")]
@@ -46,12 +46,12 @@ def compare(name: str, theirs: Callable[[], object], ours: Callable[[], object],
     turns = [(median(theirs, 0.1), median(ours, 0.1)) for _ in range(rounds)]
     plain, mine = (statistics.median(column) for column in zip(*turns))
     print(f"{name:<28} {plain:>9.4f} {mine:>9.4f} {plain / mine:>6.2f}", flush=True)
-    return {"row": name, "pytorch_median_ms": f"{plain:.4f}", "cellstream_median_ms": f"{mine:.4f}", "ratio": f"{plain / mine:.3f}"}
+    return {"row": name, "pytorch_median_ms": f"{plain:.4f}", "gatestream_median_ms": f"{mine:.4f}", "ratio": f"{plain / mine:.3f}"}
 
 
 def both(name: str, layer: nn.Module, x: Tensor | PackedSequence, rounds: int) -> dict[str, str]:
     """A layer and its replacement."""
-    mine = cellstream.torch.optimize(copy.deepcopy(layer))
+    mine = gatestream.torch.optimize(copy.deepcopy(layer))
     with torch.inference_mode():
         return compare(name, lambda: layer(x), lambda: mine(x), rounds)
 
@@ -72,7 +72,7 @@ class Tagger(nn.Module):
 
 def overhead() -> list[dict[str, str]]:
     """The call of a module with the smallest layer, and of its session alone."""
-    layer = cellstream.torch.optimize(nn.LSTM(64, 64).eval())
+    layer = gatestream.torch.optimize(nn.LSTM(64, 64).eval())
     x = torch.randn(1, 1, 64)
     with torch.inference_mode():
         y, (h, c) = layer(x)
@@ -81,7 +81,7 @@ def overhead() -> list[dict[str, str]]:
         calls = {"module": lambda: layer(x), "session": lambda: session.run(1, 1, False, *addresses)}
         times = {f"lstm-64-64-b1-t1-{name}": median(call, 1.0) for name, call in calls.items()}
     print(*(f"{name} {1e3 * time:.2f} µs" for name, time in times.items()), sep="\n", flush=True)
-    return [{"row": name, "pytorch_median_ms": "", "cellstream_median_ms": f"{time:.5f}", "ratio": ""}
+    return [{"row": name, "pytorch_median_ms": "", "gatestream_median_ms": f"{time:.5f}", "ratio": ""}
             for name, time in times.items()]  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def main() -> None:
     rows.extend(overhead())
     model, x = Tagger().eval(), torch.randn(1, 100, 80)
     with torch.no_grad():
-        compiled = torch.compile(cellstream.torch.optimize(copy.deepcopy(model)), fullgraph=True)
+        compiled = torch.compile(gatestream.torch.optimize(copy.deepcopy(model)), fullgraph=True)
         rows.append(compare("compiled-conv-lstm-linear", lambda: model(x), lambda: compiled(x), given.rounds))
     if given.record:
         records.write(records.folder() / "python.csv", records.stamp("bindings/python/benches/torch_layers.py"), rows)

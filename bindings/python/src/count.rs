@@ -5,8 +5,8 @@
 
 use std::ops::RangeInclusive;
 
-use cellstream::machine::Topology;
-use cellstream::plan::MAX_THREADS;
+use gatestream::machine::Topology;
+use gatestream::plan::MAX_THREADS;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 

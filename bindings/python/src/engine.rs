@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use cellstream::execute::team::ProcessMark;
-use cellstream_serve as serve;
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
-use cellstream_serve::engine::{EngineOptions, Request, StepOptions, Workers};
-use cellstream_serve::networks::{Outputs, Stack};
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::End;
+use gatestream::execute::team::ProcessMark;
+use gatestream_serve as serve;
+use gatestream_serve::cell_graph::{BatchSizes, Cells};
+use gatestream_serve::engine::{EngineOptions, Request, StepOptions, Workers};
+use gatestream_serve::networks::{Outputs, Stack};
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::End;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -35,7 +35,7 @@ use crate::time::deadline;
 /// :param max_request_nodes: steps of one request.
 /// :param max_bytes: memory of their inputs, states and outputs.
 /// :param max_streams: open streams.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct Engine {
     /// `None` after `close`.
     engine: RwLock<Option<serve::Engine>>,
@@ -322,7 +322,7 @@ impl Engine {
 }
 
 /// An open stream of an engine. One without references ends as by :meth:`close`.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct Stream {
     /// `None` after `close`.
     stream: Mutex<Option<serve::engine::Stream>>,

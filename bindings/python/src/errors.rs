@@ -1,19 +1,19 @@
-//! The exceptions of `cellstream/errors.py`, raised for errors of the crates.
+//! The exceptions of `gatestream/errors.py`, raised for errors of the crates.
 
-use cellstream::execute::team::TeamPanicked;
-use cellstream::execute::{PackError, RunError, SessionError};
-use cellstream::kernels::IsaError;
-use cellstream::model::{InputError, LoadError, ModelError, SaveError};
-use cellstream::plan::PlanFileError;
-use cellstream::tune::TuneError;
-use cellstream_network as network;
-use cellstream_serve as serve;
-use cellstream_serve::scheduler::{Reason, Refused};
+use gatestream::execute::team::TeamPanicked;
+use gatestream::execute::{PackError, RunError, SessionError};
+use gatestream::kernels::IsaError;
+use gatestream::model::{InputError, LoadError, ModelError, SaveError};
+use gatestream::plan::PlanFileError;
+use gatestream::tune::TuneError;
+use gatestream_network as network;
+use gatestream_serve as serve;
+use gatestream_serve::scheduler::{Reason, Refused};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-/// A class of `cellstream/errors.py`.
+/// A class of `gatestream/errors.py`.
 #[derive(Clone, Copy)]
 pub enum Class {
     /// A file or weights that are no model.
@@ -50,7 +50,7 @@ impl Class {
             Class::Overloaded => "OverloadedError",
             Class::Cancelled => "RequestCancelledError",
             Class::Late => "DeadlineError",
-            Class::Other => "CellstreamError",
+            Class::Other => "GatestreamError",
         }
     }
 }
@@ -89,7 +89,7 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> PyErr {
         Python::attach(|py| {
             let module = MODULE.get_or_try_init(py, || {
-                Ok::<_, PyErr>(py.import("cellstream.errors")?.unbind())
+                Ok::<_, PyErr>(py.import("gatestream.errors")?.unbind())
             });
             let class = module.and_then(|module| {
                 let class = module.bind(py).getattr(error.class.name())?;

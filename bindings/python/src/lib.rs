@@ -1,25 +1,25 @@
-//! The extension module `cellstream._native`.
+//! The extension module `gatestream._native`.
 //!
 //! ```text
-//! errors.rs    the exceptions of cellstream/errors.py
+//! errors.rs    the exceptions of gatestream/errors.py
 //! arrays.rs    NumPy arrays to slices and back
 //! count.rs     integers as arguments
 //! model.rs     Model
 //! plan.rs      Plan and tune
 //! session.rs   Session
 //! streams.rs   StreamState
-//! raw.rs       runs on addresses, for cellstream.torch
+//! raw.rs       runs on addresses, for gatestream.torch
 //! network.rs   Network
 //! engine.rs    Engine, Stream
 //! ticket.rs    the answers of an engine, awaitable
 //! interrupt.rs Ctrl-C during long calls
 //! openmp.rs    the threads of PyTorch, for RawSession
 //! time.rs      seconds as durations and deadlines
-//! types.rs     values of the classes of cellstream/_types.py
+//! types.rs     values of the classes of gatestream/_types.py
 //! ```
 //!
 //! Every class may be used by several threads; a session runs one call at a time. The interpreter
-//! is released while cellstream computes or waits.
+//! is released while gatestream computes or waits.
 
 mod arrays;
 mod count;
@@ -40,7 +40,7 @@ mod types;
 use pyo3::prelude::*;
 
 // ONNX Runtime finds these two in the same shared library.
-pub use cellstream_onnxruntime::{CreateEpFactories, ReleaseEpFactory};
+pub use gatestream_onnxruntime::{CreateEpFactories, ReleaseEpFactory};
 
 #[pymodule(name = "_native")]
 mod native {
@@ -62,10 +62,10 @@ mod native {
     use super::ticket::Ticket;
     use super::*;
 
-    /// Runs the program `cellstream` with these arguments; the first is its name.
+    /// Runs the program `gatestream` with these arguments; the first is its name.
     #[pyfunction]
     fn main(py: Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
-        py.detach(|| cellstream_cli::run(arguments))
+        py.detach(|| gatestream_cli::run(arguments))
     }
 
     #[pymodule_init]

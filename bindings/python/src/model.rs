@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cellstream::model::{self as core, Cell, Layout, Precision, SafetensorsOptions};
-use cellstream_network::QuantizedGraph;
+use gatestream::model::{self as core, Cell, Layout, Precision, SafetensorsOptions};
+use gatestream_network::QuantizedGraph;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMapping};
 use safetensors::Dtype;
@@ -14,7 +14,7 @@ use crate::arrays::Floats;
 use crate::errors::Error;
 
 /// A stack of recurrent layers with its weights.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct Model(pub Arc<core::Model>);
 
 /// The precision of this name.
@@ -224,7 +224,7 @@ impl Model {
             .collect();
         let (input, precision) = (self.input_size(), self.precision());
         format!(
-            "<cellstream.Model {input} -> {}, {precision}>",
+            "<gatestream.Model {input} -> {}, {precision}>",
             kinds.join(" -> ")
         )
     }
@@ -251,7 +251,7 @@ pub fn quantize(py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<Ve
     check_ending(&target, "onnx")?;
     let quantized = || -> Result<Vec<String>, Error> {
         let graph = QuantizedGraph::of(&source)?;
-        cellstream::atomic_file::write(&target, |out| out.write_all(&graph.bytes))
+        gatestream::atomic_file::write(&target, |out| out.write_all(&graph.bytes))
             .map_err(|why| Error::input(format!("{}: {why}", target.display())))?;
         Ok(graph.reduced)
     };

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cellstream::execute::team::ProcessMark;
-use cellstream_network::{self as core, Data, NetworkOptions, NetworkPlan, NetworkTuning, Tensor};
+use gatestream::execute::team::ProcessMark;
+use gatestream_network::{self as core, Data, NetworkOptions, NetworkPlan, NetworkTuning, Tensor};
 use half::f16;
 use numpy::{
     Element, IxDyn, PyArray, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray,
@@ -24,8 +24,8 @@ use crate::plan::effort;
 use crate::time::duration;
 use crate::types::made;
 
-/// A whole ONNX graph: its recurrent and dense layers on cellstream, the others on tract.
-#[pyclass(frozen, module = "cellstream")]
+/// A whole ONNX graph: its recurrent and dense layers on gatestream, the others on tract.
+#[pyclass(frozen, module = "gatestream")]
 pub struct Network {
     network: Arc<core::Network>,
     made_in: ProcessMark,
@@ -261,7 +261,7 @@ impl Network {
             names.join(", ")
         };
         let (inputs, outputs) = (names(self.network.inputs()), names(self.network.outputs()));
-        format!("<cellstream.Network {inputs} -> {outputs}>")
+        format!("<gatestream.Network {inputs} -> {outputs}>")
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_uint, c_void};
 
-use cellstream::execute::team::HostThreads;
+use gatestream::execute::team::HostThreads;
 
 /// `GOMP_parallel` of the GNU OpenMP library, which those of Intel and LLVM have, too: calls the
 /// function with the data on threads of a pool, the calling one among them, and returns when all

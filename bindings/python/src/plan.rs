@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cellstream::model as core;
-use cellstream::plan::{self, Stamp};
-use cellstream::tune::{Effort, Options};
+use gatestream::model as core;
+use gatestream::plan::{self, Stamp};
+use gatestream::tune::{Effort, Options};
 use pyo3::prelude::*;
 
 use crate::count::{Count, threads};
@@ -16,7 +16,7 @@ use crate::model::Model;
 use crate::time::duration;
 
 /// How a session runs a model on this machine, for requests of certain sizes.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct Plan {
     pub plan: plan::Plan,
     /// What it is for: its text names the model.
@@ -131,7 +131,7 @@ impl Plan {
         } else {
             "estimated"
         };
-        format!("<cellstream.Plan {kind} for {:?}>", self.sizes())
+        format!("<gatestream.Plan {kind} for {:?}>", self.sizes())
     }
 }
 
@@ -177,7 +177,7 @@ pub fn tune(
     options.lengths = lengths.collect::<Result<_, _>>()?;
     let network = &model.0;
     let tuned = watched(py, progress, |watch| {
-        cellstream::tune::tune(network, &options, |now| {
+        gatestream::tune::tune(network, &options, |now| {
             let (size, sizes) = now.size;
             let goes_on = watch.goes_on(Progress {
                 fraction: now.fraction,

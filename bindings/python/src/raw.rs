@@ -1,4 +1,4 @@
-//! `RawSession`: runs on the addresses of arrays, for `cellstream.torch`.
+//! `RawSession`: runs on the addresses of arrays, for `gatestream.torch`.
 //!
 //! A tensor's address costs a sixth of a microsecond, its NumPy array one. So the Python side
 //! allocates and checks all tensors, and hands over addresses and numbers of values, which are
@@ -6,11 +6,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cellstream::execute::team::{ProcessMark, Team};
-use cellstream::execute::{PackedModel, Session, SessionError};
-use cellstream::machine::Topology;
-use cellstream::model::{self as core, Input, InputError, Layout, Output, Signature};
-use cellstream::plan::Plan;
+use gatestream::execute::team::{ProcessMark, Team};
+use gatestream::execute::{PackedModel, Session, SessionError};
+use gatestream::machine::Topology;
+use gatestream::model::{self as core, Input, InputError, Layout, Output, Signature};
+use gatestream::plan::Plan;
 use pyo3::prelude::*;
 
 use crate::count::Count;
@@ -18,8 +18,8 @@ use crate::errors::Error;
 use crate::model::Model;
 use crate::openmp::OpenMp;
 
-/// Runs on addresses; for :mod:`cellstream.torch`.
-#[pyclass(frozen, module = "cellstream")]
+/// Runs on addresses; for :mod:`gatestream.torch`.
+#[pyclass(frozen, module = "gatestream")]
 pub struct RawSession {
     state: Mutex<State>,
     made_in: ProcessMark,
@@ -299,7 +299,7 @@ impl RawSession {
     /// PyTorch's OpenMP library, whose `GOMP_parallel` is at this address; 0: threads of its own.
     #[new]
     fn new(model: &Model, threads: usize, gomp_parallel: usize) -> RawSession {
-        // SAFETY: `cellstream.torch` has the address from a library that it keeps loaded.
+        // SAFETY: `gatestream.torch` has the address from a library that it keeps loaded.
         let host = unsafe { OpenMp::new(gomp_parallel, threads) };
         RawSession {
             signature: model.0.signature(),
@@ -353,7 +353,7 @@ impl RawSession {
             false => Layout::TimeMajor,
         };
         self.with(py, |state| {
-            // SAFETY: `cellstream.torch` has the numbers of values from its tensors, and holds the
+            // SAFETY: `gatestream.torch` has the numbers of values from its tensors, and holds the
             // tensors until this returns.
             let arrays =
                 unsafe { places.arrays(&self.signature, steps.checked_mul(batch), batch)? };

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellstream::execute::team::ProcessMark;
-use cellstream::execute::{self, RunError};
-use cellstream::model::{self as core, Input, Layout, Output, Signature};
-use cellstream::plan as core_plan;
+use gatestream::execute::team::ProcessMark;
+use gatestream::execute::{self, RunError};
+use gatestream::model::{self as core, Input, Layout, Output, Signature};
+use gatestream::plan as core_plan;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -22,7 +22,7 @@ use crate::types::made;
 /// Packs the weights and starts the threads.
 ///
 /// :param plan: by default an estimate for the usual sizes, on ``threads`` cores or all.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct Session {
     session: Mutex<execute::Session>,
     /// A child has a copy of the lock, which may stay locked.
@@ -39,7 +39,7 @@ pub struct Session {
 const PART_OPERATIONS: f64 = 2e10;
 
 /// See [`Session::step_operations`].
-fn step_operations(model: &cellstream::Model) -> Option<f64> {
+fn step_operations(model: &gatestream::Model) -> Option<f64> {
     let directions = || model.layers().iter().flat_map(|layer| layer.directions());
     let is_forward = directions().count() == model.layers().len()
         && directions().all(|direction| !direction.is_reverse());

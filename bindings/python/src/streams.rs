@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellstream::execute::State;
-use cellstream::execute::team::ProcessMark;
-use cellstream::model::Model;
+use gatestream::execute::State;
+use gatestream::execute::team::ProcessMark;
+use gatestream::model::Model;
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
@@ -139,7 +139,7 @@ impl StateShape {
 }
 
 /// The states of streams between steps.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct StreamState {
     session: Py<Session>,
     state: Mutex<State>,

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Instant;
 
-use cellstream::execute::team::ProcessMark;
-use cellstream_serve::RequestError;
+use gatestream::execute::team::ProcessMark;
+use gatestream_serve::RequestError;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
@@ -26,7 +26,7 @@ enum State {
 }
 
 /// The answer of an engine, to be awaited or waited for.
-#[pyclass(frozen, module = "cellstream")]
+#[pyclass(frozen, module = "gatestream")]
 pub struct Ticket {
     state: Mutex<State>,
     /// Those of all who wait: a future keeps one waker, which is this list's.
@@ -207,7 +207,7 @@ impl Ticket {
     }
 
     fn __await__<'py>(slf: Bound<'py, Ticket>) -> PyResult<Bound<'py, PyAny>> {
-        let module = slf.py().import("cellstream._types")?;
+        let module = slf.py().import("gatestream._types")?;
         module.getattr("_wait")?.call1((slf,))
     }
 }

@@ -1,10 +1,10 @@
-//! Values of the classes of `cellstream/_types.py`.
+//! Values of the classes of `gatestream/_types.py`.
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// A class of `cellstream/_types.py`, called with these arguments.
+/// A class of `gatestream/_types.py`, called with these arguments.
 pub fn made<'py>(
     py: Python<'py>,
     class: &'static PyOnceLock<Py<PyAny>>,
@@ -12,7 +12,7 @@ pub fn made<'py>(
     arguments: impl PyCallArgs<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let class = class.get_or_try_init(py, || {
-        let module = py.import("cellstream._types")?;
+        let module = py.import("gatestream._types")?;
         Ok::<_, PyErr>(module.getattr(name)?.unbind())
     })?;
     class.bind(py).call1(arguments)

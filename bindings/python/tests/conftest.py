@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import cellstream
+import gatestream
 
 
 def weights(cell: str, features: int, hidden: int, seed: int = 0, layers: int = 1) -> dict[str, np.ndarray]:
@@ -50,8 +50,8 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def model(tensors: dict[str, np.ndarray]) -> cellstream.Model:
-    return cellstream.Model.from_state_dict(tensors)
+def model(tensors: dict[str, np.ndarray]) -> gatestream.Model:
+    return gatestream.Model.from_state_dict(tensors)
 
 
 @pytest.fixture

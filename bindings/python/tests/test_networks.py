@@ -10,7 +10,7 @@ import pytest
 from conftest import lstm
 from onnx import TensorProto, helper, numpy_helper
 
-import cellstream
+import gatestream
 
 
 def saved(path: Path, node: onnx.NodeProto, shape: list[object], constants: dict[str, np.ndarray]) -> Path:
@@ -34,8 +34,8 @@ def recurrent(tensors: dict[str, np.ndarray], tmp_path: Path) -> Path:
 
 def test_plans_are_kept_within_the_bytes_asked_for(tensors: dict[str, np.ndarray], recurrent: Path, x: np.ndarray) -> None:
     expected = lstm(tensors, x)
-    free = cellstream.Network.open(recurrent, threads=1)
-    bound = cellstream.Network.open(recurrent, threads=1, plan_bytes=0)
+    free = gatestream.Network.open(recurrent, threads=1)
+    bound = gatestream.Network.open(recurrent, threads=1, plan_bytes=0)
     assert free.plan_stats() == {"kept": 0, "bytes": 0, "made": 0, "evicted": 0}
     for network, kept, made in ((free, 3, 3), (bound, 1, 6)):
         for steps in (5, 6, 7, 5, 6, 7):
@@ -44,14 +44,14 @@ def test_plans_are_kept_within_the_bytes_asked_for(tensors: dict[str, np.ndarray
         stats = network.plan_stats()
         assert (stats["kept"], stats["made"], stats["evicted"]) == (kept, made, made - kept)
         assert stats["bytes"] > 0
-    with pytest.raises(cellstream.InputError, match="^plan_bytes is -1"):
-        cellstream.Network.open(recurrent, plan_bytes=-1)
+    with pytest.raises(gatestream.InputError, match="^plan_bytes is -1"):
+        gatestream.Network.open(recurrent, plan_bytes=-1)
 
 
 def test_unchecked_operators_run_on_request_alone(tmp_path: Path) -> None:
     # tract has it; ONNX does not.
     path = saved(tmp_path / "rsqrt.onnx", helper.make_node("Rsqrt", ["x"], ["y"], name="root"), [1], {})
-    with pytest.raises(cellstream.ModelError, match=r"\"root\".*Rsqrt.*unchecked=True"):
-        cellstream.Network.open(path)
-    y = cellstream.Network.open(path, unchecked=True).run({"x": np.array([4], np.float32)})["y"]
+    with pytest.raises(gatestream.ModelError, match=r"\"root\".*Rsqrt.*unchecked=True"):
+        gatestream.Network.open(path)
+    y = gatestream.Network.open(path, unchecked=True).run({"x": np.array([4], np.float32)})["y"]
     np.testing.assert_array_equal(y, [0.5])

@@ -17,7 +17,7 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-import cellstream.onnxruntime as ep  # noqa: E402
+import gatestream.onnxruntime as ep  # noqa: E402
 
 CASES = sorted((Path(__file__).parents[3] / "crates" / "network" / "tests" / "cases").glob("*.onnx"))
 RECURRENT = {"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"}
@@ -236,11 +236,11 @@ def test_unregistering_leaves_nothing() -> None:
 def test_a_session_may_outlive_the_registration() -> None:
     program = """
 import sys
-import numpy as np, onnxruntime, cellstream.onnxruntime
-session = onnxruntime.InferenceSession(sys.stdin.buffer.read(), cellstream.onnxruntime.session_options())
+import numpy as np, onnxruntime, gatestream.onnxruntime
+session = onnxruntime.InferenceSession(sys.stdin.buffer.read(), gatestream.onnxruntime.session_options())
 x = {"X": np.zeros((4, 1, 6), np.float32)}
 before = session.run(None, x)
-cellstream.onnxruntime.unregister()
+gatestream.onnxruntime.unregister()
 assert (session.run(None, x)[0] == before[0]).all()
 """
     ended = subprocess.run([sys.executable, "-c", program], input=node("LSTM"), capture_output=True, timeout=60)
@@ -365,7 +365,7 @@ def test_options_older_than_the_registration_are_an_error() -> None:
     ended = program(
         """
 import sys
-import numpy as np, onnxruntime, cellstream, cellstream.onnxruntime as ep
+import numpy as np, onnxruntime, gatestream, gatestream.onnxruntime as ep
 model = sys.stdin.buffer.read()
 old = ep.session_options()
 ep.unregister()
@@ -379,7 +379,7 @@ for again in range(2):
 try:
     ep.session_options(old)
     raise SystemExit("accepted")
-except cellstream.CellstreamError as why:
+except gatestream.GatestreamError as why:
     assert "make new ones" in str(why), why
 session = onnxruntime.InferenceSession(model, ep.session_options())
 assert ep.claimed_nodes(session)
@@ -397,7 +397,7 @@ def test_a_child_goes_on_with_the_session(threads: int, first_run: str) -> None:
     ended = program(
         f"""
 import os, signal, sys
-import numpy as np, onnxruntime, cellstream.onnxruntime as ep
+import numpy as np, onnxruntime, gatestream.onnxruntime as ep
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = {threads}
 session = onnxruntime.InferenceSession(sys.stdin.buffer.read(), ep.session_options(options))

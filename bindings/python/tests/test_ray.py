@@ -16,18 +16,18 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 
-import cellstream
+import gatestream
 from conftest import weights
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")
 
-import cellstream.ray  # noqa: E402
-from cellstream.ray import SequenceError  # noqa: E402
-from cellstream.ray import _protocol  # noqa: E402
-from cellstream.ray._cores import Cores  # noqa: E402
-from cellstream.ray._scaling import ByLoad  # noqa: E402
-from cellstream.ray._states import Saved, States  # noqa: E402
+import gatestream.ray  # noqa: E402
+from gatestream.ray import SequenceError  # noqa: E402
+from gatestream.ray import _protocol  # noqa: E402
+from gatestream.ray._cores import Cores  # noqa: E402
+from gatestream.ray._scaling import ByLoad  # noqa: E402
+from gatestream.ray._states import Saved, States  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 FEATURES = 12
@@ -52,23 +52,23 @@ def cluster() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def a_model(seed: int = 0) -> cellstream.Model:
-    return cellstream.Model.from_state_dict(weights("lstm", FEATURES, 24, seed))
+def a_model(seed: int = 0) -> gatestream.Model:
+    return gatestream.Model.from_state_dict(weights("lstm", FEATURES, 24, seed))
 
 
-def expected(model: cellstream.Model, x: np.ndarray) -> np.ndarray:
-    return cellstream.Session(model).run(x[:, None]).output[:, 0]
+def expected(model: gatestream.Model, x: np.ndarray) -> np.ndarray:
+    return gatestream.Session(model).run(x[:, None]).output[:, 0]
 
 
 def inputs(steps: int, seed: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(steps, FEATURES)).astype(np.float32)
 
 
-def deployed(model: cellstream.Model, **options: Any) -> Any:
+def deployed(model: gatestream.Model, **options: Any) -> Any:
     """Runs an application of one model, or updates it; its handle."""
     # A quarter of a core: several replicas share the two cores of a test machine.
     options = {"num_replicas": 2, "num_cpus": 0.25, "engine": {"workers": "one-over-all"}, **options}
-    serve.run(cellstream.ray.application({"m": model}, **options), name="test")
+    serve.run(gatestream.ray.application({"m": model}, **options), name="test")
     return serve.get_deployment_handle("m", "test")
 
 
@@ -165,7 +165,7 @@ def test_sequences_go_on_over_the_wire_and_refusals_are_typed(cluster: Cluster) 
     assert infer(x[:, :5])[0] == 400
     assert infer(x, timeout=1)[0] == 504
     assert post(b"no JSON")[0] == 400
-    with pytest.raises(cellstream.InputError, match="12"):
+    with pytest.raises(gatestream.InputError, match="12"):
         handle.infer.remote(x[:, :5]).result()
     with pytest.raises(SequenceError, match="not started"):
         handle.options(session_id="none").step.remote(x, "none").result()
@@ -228,8 +228,8 @@ def test_a_rolling_update_keeps_sequences_of_the_same_weights(cluster: Cluster) 
 
 
 def test_replicas_are_added_under_load(cluster: Cluster) -> None:
-    model = cellstream.Model.from_state_dict(weights("lstm", FEATURES, 256))
-    scaling = cellstream.ray.autoscaling(
+    model = gatestream.Model.from_state_dict(weights("lstm", FEATURES, 256))
+    scaling = gatestream.ray.autoscaling(
         max_replicas=2, target_load=0.2, upscale_delay_s=1, look_back_period_s=2, metrics_interval_s=0.5
     )
     handle = deployed(model, num_replicas=scaling)
@@ -262,7 +262,7 @@ def test_a_state_is_written_once_and_only_after_its_predecessor() -> None:
     assert states.read("a", "w").steps == 2
 
     states.start("b", saved(1))
-    with pytest.raises(cellstream.OverloadedError):
+    with pytest.raises(gatestream.OverloadedError):
         states.start("c", saved(1))
     clock.now = 9
     states.write("a", "next", saved(3, "last"))
@@ -287,7 +287,7 @@ def test_the_policy_aims_at_the_load() -> None:
     assert wanted(2, 0.5, 0.5) == 2 and wanted(2, 1.0, 2.0) == 6 and wanted(4, 0.1, 0.1, 0.1, 0.1) < 1
     assert wanted(3) == 3
     with pytest.raises(ValueError, match="target_load"):
-        cellstream.ray.autoscaling(target_load=0)
+        gatestream.ray.autoscaling(target_load=0)
 
 
 def test_replicas_of_a_machine_share_no_core(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,10 +309,10 @@ def test_replicas_of_a_machine_share_no_core(tmp_path: Any, monkeypatch: pytest.
 
 
 def test_applications_that_cannot_be_are_refused() -> None:
-    with pytest.raises(cellstream.InputError, match="no models"):
-        cellstream.ray.application({})
-    with pytest.raises(cellstream.InputError, match="ingress"):
-        cellstream.ray.application({"ingress": a_model()})
+    with pytest.raises(gatestream.InputError, match="no models"):
+        gatestream.ray.application({})
+    with pytest.raises(gatestream.InputError, match="ingress"):
+        gatestream.ray.application({"ingress": a_model()})
 
 
 def test_bodies_that_are_not_of_the_protocol_are_refused() -> None:
@@ -322,7 +322,7 @@ def test_bodies_that_are_not_of_the_protocol_are_refused() -> None:
 
     assert _protocol.read(tensor(), None).input.tolist() == [[1, 2]]
     for body in (b"", b"[]", b"\xff", b"[" * 100_000, b"{}", json.dumps({"inputs": [1]}).encode()):
-        with pytest.raises(cellstream.InputError):
+        with pytest.raises(gatestream.InputError):
             _protocol.read(body, None)
     for changes in (
         {"name": "x"},
@@ -336,8 +336,8 @@ def test_bodies_that_are_not_of_the_protocol_are_refused() -> None:
         {"parameters": 1},
         {"parameters": {"binary_data_size": 8}},
     ):
-        with pytest.raises(cellstream.InputError):
+        with pytest.raises(gatestream.InputError):
             _protocol.read(tensor(**changes), None)
     for length in ("-1", "x", "0", "1000"):
-        with pytest.raises(cellstream.InputError, match="inference-header"):
+        with pytest.raises(gatestream.InputError, match="inference-header"):
             _protocol.read(tensor(), length)

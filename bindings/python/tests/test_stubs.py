@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import cellstream
-from cellstream import _native
+import gatestream
+from gatestream import _native
 
-STUB = ast.parse((Path(cellstream.__file__).parent / "_native.pyi").read_text())
+STUB = ast.parse((Path(gatestream.__file__).parent / "_native.pyi").read_text())
 Documented = ast.ClassDef | ast.FunctionDef
 
 

@@ -1,4 +1,4 @@
-"""cellstream.torch against PyTorch's own layers."""
+"""gatestream.torch against PyTorch's own layers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence  # noqa: E402
 
-import cellstream  # noqa: E402
-import cellstream.torch as ct  # noqa: E402
-from cellstream.torch import _layers, _operators  # noqa: E402
+import gatestream  # noqa: E402
+import gatestream.torch as ct  # noqa: E402
+from gatestream.torch import _layers, _operators  # noqa: E402
 
 LAYERS = [
     (nn.LSTM, {}),
@@ -310,7 +310,7 @@ def test_layers_stay_those_of_pytorch_and_come_back() -> None:
         assert torch.equal(ours_, theirs) and ours_.requires_grad == theirs.requires_grad
 
 
-def test_copies_and_pickles_are_on_cellstream() -> None:
+def test_copies_and_pickles_are_on_gatestream() -> None:
     _, ours = pair(nn.LSTM, {"num_layers": 2})
     cell = ct.optimize(nn.GRUCell(8, 16))
     with torch.no_grad():
@@ -365,7 +365,7 @@ def test_graphs_that_pytorch_records(made: Any) -> None:
         x = torch.randn(2, 5, 8)
         same(graph(x), model(x))
         same(ours(x), model(x))
-    assert all(layer.on_cellstream for layer in ct.report(ours))
+    assert all(layer.on_gatestream for layer in ct.report(ours))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -435,7 +435,7 @@ def test_quantized_layers_take_the_place_of_ours() -> None:
         )
         same(ours(x), model(x))
     assert type(ours.lstm) is type(model.lstm)
-    assert [layer.on_cellstream for layer in ct.report(ours)] == [False, True, True]
+    assert [layer.on_gatestream for layer in ct.report(ours)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_packed_sequences_that_are_none(batch_sizes: list[int]) -> None:
         weights = [weight.detach() for weight in ours._weights()]
         options = (weights, "LSTM", 1, False)
         assert found[0] == found[1]
-        with pytest.raises(cellstream.InputError):
+        with pytest.raises(gatestream.InputError):
             _operators.recurrent_packed(packed.data, packed.batch_sizes, None, None, *options)
 
 
@@ -469,7 +469,7 @@ def test_operators_refuse_arrays_of_other_sizes() -> None:
     for arguments in (
         (x[..., :7], h, c), (x, h[:, :1], c), (x, h, c[..., :15]), (x.double(), h, c), (x, h.half(), c), (x, h[0], c),
     ):  # fmt: skip
-        with pytest.raises(cellstream.InputError):
+        with pytest.raises(gatestream.InputError):
             _operators.recurrent(*arguments, *options)
 
 
@@ -507,12 +507,12 @@ def test_state_dicts_of_tensors() -> None:
     x = torch.randn(5, 2, 8)
     with torch.no_grad():
         expected = layer(x)[0]
-    model = cellstream.Model.from_state_dict(dict(layer.named_parameters()))
-    found = cellstream.Session(model).run(x.requires_grad_()).output
+    model = gatestream.Model.from_state_dict(dict(layer.named_parameters()))
+    found = gatestream.Session(model).run(x.requires_grad_()).output
     same(torch.from_numpy(found), expected)
     halves = {name: weight.bfloat16() for name, weight in layer.state_dict().items()}
     rounded = {name: weight.float().numpy() for name, weight in halves.items()}
-    assert cellstream.Model.from_state_dict(halves) == cellstream.Model.from_state_dict(rounded)
+    assert gatestream.Model.from_state_dict(halves) == gatestream.Model.from_state_dict(rounded)
 
 
 def test_a_report_names_what_is_left_and_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -522,7 +522,7 @@ def test_a_report_names_what_is_left_and_why(capsys: pytest.CaptureFixture[str])
     module = nn.ModuleDict({"a": nn.LSTM(4, 4), "b": hooked(nn.LSTM(4, 4)), "c": Own(4, 4), "d": nn.Linear(4, 4)})
     ct.optimize(module, verbose=True)
     report = ct.report(module)
-    assert [(layer.name, layer.kind, layer.on_cellstream) for layer in report] == [
+    assert [(layer.name, layer.kind, layer.on_gatestream) for layer in report] == [
         ("a", "LSTM", True), ("b", "LSTM", False), ("c", "Own", False),
     ]  # fmt: skip
     assert "forward hooks" in report[1].why and "subclass" in report[2].why
@@ -569,8 +569,8 @@ def program(text: str) -> str:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_no_more_threads_than_those_of_pytorch() -> None:
     text = """
-import os, torch, cellstream.torch
-layer = cellstream.torch.optimize(torch.nn.LSTM(512, 512))
+import os, torch, gatestream.torch
+layer = gatestream.torch.optimize(torch.nn.LSTM(512, 512))
 x = torch.zeros(20, 8, 512)
 def threads():
     return [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
@@ -581,20 +581,20 @@ with torch.no_grad():
         before = len(threads())
         for _ in range(3):
             layer(x)
-        print(len(threads()) - before, sum("cellstream" in name for name in threads()))
+        print(len(threads()) - before, sum("gatestream" in name for name in threads()))
 """
     assert program(text).splitlines() == ["0 0", "0 0"]
 
 
 def test_more_threads_than_cores() -> None:
     text = """
-import torch, cellstream.torch
+import torch, gatestream.torch
 layer = torch.nn.GRU(512, 512, bidirectional=True)
 x = torch.zeros(20, 8, 512)
 torch.set_num_threads(8)
 with torch.no_grad():
     expected, _ = layer(x)
-    found, _ = cellstream.torch.optimize(layer)(x)
+    found, _ = gatestream.torch.optimize(layer)(x)
 torch.testing.assert_close(found, expected)
 """
     program(text)
@@ -602,8 +602,8 @@ torch.testing.assert_close(found, expected)
 
 def test_a_forked_process_packs_anew() -> None:
     text = """
-import os, torch, cellstream.torch
-layer = cellstream.torch.optimize(torch.nn.LSTM(64, 512))  # large: its weights are read on several threads
+import os, torch, gatestream.torch
+layer = gatestream.torch.optimize(torch.nn.LSTM(64, 512))  # large: its weights are read on several threads
 x = torch.randn(20, 2, 64)
 with torch.no_grad():
     expected = layer(x)[0]

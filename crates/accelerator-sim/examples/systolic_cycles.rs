@@ -4,7 +4,7 @@
 
 use std::io::BufRead;
 
-use cellstream_accelerator_sim::accelerator::{Product, systolic_cycles};
+use gatestream_accelerator_sim::accelerator::{Product, systolic_cycles};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for line in std::io::stdin().lock().lines() {

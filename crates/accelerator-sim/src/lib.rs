@@ -10,16 +10,16 @@
 //! policy        padding, bucketing, cellular batching and E-BATCH
 //! outcome       latencies, throughput, bytes, energy and wasted steps of a run
 //! sustained     the highest rate that a policy sustains
-//! command       the subcommand `simulate` of the program `cellstream`
+//! command       the subcommand `simulate` of the program `gatestream`
 //! ```
 //!
 //! Times are nanoseconds.
 //!
 //! ```
-//! use cellstream_accelerator_sim::accelerator::Accelerator;
-//! use cellstream_accelerator_sim::arrivals::{Arrivals, Lengths};
-//! use cellstream_accelerator_sim::network::Network;
-//! use cellstream_accelerator_sim::policy::{self, Machine};
+//! use gatestream_accelerator_sim::accelerator::Accelerator;
+//! use gatestream_accelerator_sim::arrivals::{Arrivals, Lengths};
+//! use gatestream_accelerator_sim::network::Network;
+//! use gatestream_accelerator_sim::policy::{self, Machine};
 //!
 //! let machine = Machine::new(Accelerator::e_pur(64), Network::mnmt());
 //! let arrivals = Arrivals::new(200.0, Lengths::Uniform { least: 20, most: 100 }, 1);

@@ -1,11 +1,11 @@
 //! Figures 3, 4 and 5 of the paper, step by step: four lanes, and one layer, whose weights are
 //! read once.
 
-use cellstream_accelerator_sim::accelerator::{Accelerator, Units};
-use cellstream_accelerator_sim::arrivals::Arrival;
-use cellstream_accelerator_sim::network::Network;
-use cellstream_accelerator_sim::outcome::Outcome;
-use cellstream_accelerator_sim::policy::{Machine, bucketing, cellular, padding};
+use gatestream_accelerator_sim::accelerator::{Accelerator, Units};
+use gatestream_accelerator_sim::arrivals::Arrival;
+use gatestream_accelerator_sim::network::Network;
+use gatestream_accelerator_sim::outcome::Outcome;
+use gatestream_accelerator_sim::policy::{Machine, bucketing, cellular, padding};
 
 fn machine() -> Machine {
     let accelerator = Accelerator {

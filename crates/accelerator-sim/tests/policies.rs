@@ -1,12 +1,12 @@
 //! Policies on examples worked out by hand, and orderings of the paper.
 
-use cellstream_accelerator_sim::accelerator::{Accelerator, Units};
-use cellstream_accelerator_sim::arrivals::{Arrival, Arrivals, Lengths};
-use cellstream_accelerator_sim::ebatch::Cap;
-use cellstream_accelerator_sim::energy::Energy;
-use cellstream_accelerator_sim::network::Network;
-use cellstream_accelerator_sim::outcome::Outcome;
-use cellstream_accelerator_sim::policy::{Machine, Waits, bucketing, cellular, ebatch, padding};
+use gatestream_accelerator_sim::accelerator::{Accelerator, Units};
+use gatestream_accelerator_sim::arrivals::{Arrival, Arrivals, Lengths};
+use gatestream_accelerator_sim::ebatch::Cap;
+use gatestream_accelerator_sim::energy::Energy;
+use gatestream_accelerator_sim::network::Network;
+use gatestream_accelerator_sim::outcome::Outcome;
+use gatestream_accelerator_sim::policy::{Machine, Waits, bucketing, cellular, ebatch, padding};
 
 /// A step of a layer takes 16 ns, reading its weights 128 ns.
 fn small(lanes: usize, layers: usize) -> Machine {

@@ -4,11 +4,11 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream_serve as serve;
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
-use cellstream_serve::engine::{Request, Response};
-use cellstream_serve::networks::{Outputs, Stack};
+use gatestream_serve as serve;
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::{BatchSizes, Cells};
+use gatestream_serve::engine::{Request, Response};
+use gatestream_serve::networks::{Outputs, Stack};
 
 use crate::model::Model;
 use crate::plan::Plan;
@@ -61,7 +61,7 @@ struct Receiver {
     user: *mut c_void,
 }
 
-// SAFETY: the caller of `cs_engine_submit` says that any thread may call it.
+// SAFETY: the caller of `gs_engine_submit` says that any thread may call it.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
@@ -86,9 +86,9 @@ impl Receiver {
 ///
 /// # Safety
 /// `model` is a model, `options` null or options; `engine` is a place for the pointer, to be freed
-/// by `cs_engine_free`.
+/// by `gs_engine_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_engine_start(
+pub unsafe extern "C" fn gs_engine_start(
     model: *const Model,
     options: *const EngineOptions,
     engine: *mut *mut Engine,
@@ -138,15 +138,15 @@ pub unsafe extern "C" fn cs_engine_start(
 /// Submits a sequence `x`, `[steps][input]`, which is copied. `each` 0: the answer is the output of
 /// the last step; otherwise that of each step, `[steps][output]`. `timeout` 0: none; otherwise
 /// seconds. `on_end` is called once, on a thread of the engine; after an error of this function it
-/// is not called. `request` (null is allowed) gets a pointer for `cs_engine_cancel`, to be freed by
-/// `cs_request_free` before or after the end of the request; `on_end` may be called before it is
+/// is not called. `request` (null is allowed) gets a pointer for `gs_engine_cancel`, to be freed by
+/// `gs_request_free` before or after the end of the request; `on_end` may be called before it is
 /// written.
 ///
 /// # Safety
 /// `engine` is an engine, `x` has that size; `on_end` may be called with `user` by any thread until
 /// the request has ended.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_engine_submit(
+pub unsafe extern "C" fn gs_engine_submit(
     engine: *const Engine,
     x: *const f32,
     steps: usize,
@@ -192,12 +192,12 @@ pub unsafe extern "C" fn cs_engine_submit(
     })
 }
 
-/// Ends a request with `CS_STATUS_CANCELLED`, unless it has ended.
+/// Ends a request with `GS_STATUS_CANCELLED`, unless it has ended.
 ///
 /// # Safety
 /// `engine` is an engine, `request` a request.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_engine_cancel(
+pub unsafe extern "C" fn gs_engine_cancel(
     engine: *const Engine,
     request: *const RequestId,
 ) -> Status {
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn cs_engine_cancel(
 /// # Safety
 /// `request` is a request whose pointer is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_request_free(request: *mut RequestId) {
+pub unsafe extern "C" fn gs_request_free(request: *mut RequestId) {
     // SAFETY: the caller's promise.
     unsafe { free(request) };
 }
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn cs_request_free(request: *mut RequestId) {
 /// # Safety
 /// `engine` is an engine that is not used any more. Not from `on_end`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_engine_free(engine: *mut Engine) {
+pub unsafe extern "C" fn gs_engine_free(engine: *mut Engine) {
     // SAFETY: the caller's promise.
     unsafe { free(engine) };
 }

@@ -1,4 +1,4 @@
-//! The C interface of cellstream; `include/cellstream.h` is generated from it.
+//! The C interface of gatestream; `include/gatestream.h` is generated from it.
 //!
 //! ```text
 //! status.rs    error codes, the last error of a thread
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Rules of all functions: objects are pointers that the library makes and frees. A function
-//! returns a [`Status`]; after an error nothing has been written, and `cs_last_error` has the
+//! returns a [`Status`]; after an error nothing has been written, and `gs_last_error` has the
 //! message. Texts end with a zero byte. Null pointers are errors, except where a function says that
 //! they are allowed. A panic is an error, too, and does not leave the library.
 
@@ -20,21 +20,21 @@ mod session;
 mod status;
 
 pub use engine::{
-    Engine, EngineOptions, OnEnd, RequestId, cs_engine_cancel, cs_engine_free, cs_engine_start,
-    cs_engine_submit, cs_request_free,
+    Engine, EngineOptions, OnEnd, RequestId, gs_engine_cancel, gs_engine_free, gs_engine_start,
+    gs_engine_submit, gs_request_free,
 };
 pub use model::{
-    Model, Signature, cs_model_free, cs_model_open, cs_model_save, cs_model_signature,
+    Model, Signature, gs_model_free, gs_model_open, gs_model_save, gs_model_signature,
 };
 pub use plan::{
-    Plan, Size, cs_plan_estimate, cs_plan_free, cs_plan_load, cs_plan_save, cs_plan_tune,
+    Plan, Size, gs_plan_estimate, gs_plan_free, gs_plan_load, gs_plan_save, gs_plan_tune,
 };
-pub use session::{Run, Session, cs_session_free, cs_session_new, cs_session_run, cs_session_step};
-pub use status::{Status, cs_last_error};
+pub use session::{Run, Session, gs_session_free, gs_session_new, gs_session_run, gs_session_step};
+pub use status::{Status, gs_last_error};
 
 /// The version of the interface. It changes when functions or structures do, other than by
 /// additions.
 #[unsafe(no_mangle)]
-pub extern "C" fn cs_abi_version() -> u32 {
+pub extern "C" fn gs_abi_version() -> u32 {
     2
 }

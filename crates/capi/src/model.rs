@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::status::{Error, Status, free, guarded, object, path, put};
 
 /// A stack of recurrent layers with its weights.
-pub struct Model(pub(crate) Arc<cellstream::Model>);
+pub struct Model(pub(crate) Arc<gatestream::Model>);
 
 /// The sizes of a model's arrays.
 #[repr(C)]
@@ -27,15 +27,15 @@ pub struct Signature {
 /// Reads a file: `.onnx`, `.safetensors`, or a checkpoint of PyTorch (`.pt`, `.pth`).
 ///
 /// # Safety
-/// `path` is a text; `model` is a place for the pointer, to be freed by `cs_model_free`.
+/// `path` is a text; `model` is a place for the pointer, to be freed by `gs_model_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_model_open(path: *const c_char, model: *mut *mut Model) -> Status {
+pub unsafe extern "C" fn gs_model_open(path: *const c_char, model: *mut *mut Model) -> Status {
     guarded(|| {
         // SAFETY: the caller's promises.
         unsafe {
             let file = self::path(path)?;
             put("model", model, || {
-                let opened = cellstream::Model::open(file)?;
+                let opened = gatestream::Model::open(file)?;
                 Ok(Box::into_raw(Box::new(Model(Arc::new(opened)))))
             })
         }
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn cs_model_open(path: *const c_char, model: *mut *mut Mod
 /// # Safety
 /// `model` is a model, `path` a text.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_model_save(model: *const Model, path: *const c_char) -> Status {
+pub unsafe extern "C" fn gs_model_save(model: *const Model, path: *const c_char) -> Status {
     guarded(|| {
         // SAFETY: the caller's promises.
         let (model, path) = unsafe { (object("model", model)?, self::path(path)?) };
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn cs_model_save(model: *const Model, path: *const c_char)
 /// # Safety
 /// `model` is a model, `signature` a place for the result.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_model_signature(
+pub unsafe extern "C" fn gs_model_signature(
     model: *const Model,
     signature: *mut Signature,
 ) -> Status {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn cs_model_signature(
                     output: of.output,
                     hidden_state: of.hidden_state,
                     cell_state: of.cell_state,
-                    batch_first: (of.layout == cellstream::model::Layout::BatchMajor).into(),
+                    batch_first: (of.layout == gatestream::model::Layout::BatchMajor).into(),
                 })
             })
         }
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn cs_model_signature(
 /// # Safety
 /// `model` is a model that is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_model_free(model: *mut Model) {
+pub unsafe extern "C" fn gs_model_free(model: *mut Model) {
     // SAFETY: the caller's promise.
     unsafe { free(model) };
 }

@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use cellstream::execute::team::check_threads;
-use cellstream::machine::Topology;
-use cellstream::plan;
-use cellstream::tune::{Options, tune};
+use gatestream::execute::team::check_threads;
+use gatestream::machine::Topology;
+use gatestream::plan;
+use gatestream::tune::{Options, tune};
 
 use crate::model::Model;
 use crate::status::{Error, Result, Status, free, guarded, object, path, put, read};
@@ -48,9 +48,9 @@ unsafe fn give(place: *mut *mut Plan, make: impl FnOnce() -> Result<plan::Plan>)
 /// one for each core.
 ///
 /// # Safety
-/// `model` is a model; `plan` is a place for the pointer, to be freed by `cs_plan_free`.
+/// `model` is a model; `plan` is a place for the pointer, to be freed by `gs_plan_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_plan_estimate(
+pub unsafe extern "C" fn gs_plan_estimate(
     model: *const Model,
     batch: usize,
     steps: usize,
@@ -80,9 +80,9 @@ pub unsafe extern "C" fn cs_plan_estimate(
 ///
 /// # Safety
 /// `model` is a model, `sizes` an array; `progress` may be called with `user` by any thread; `plan`
-/// is a place for the pointer, to be freed by `cs_plan_free`.
+/// is a place for the pointer, to be freed by `gs_plan_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_plan_tune(
+pub unsafe extern "C" fn gs_plan_tune(
     model: *const Model,
     sizes: *const Size,
     count: usize,
@@ -125,9 +125,9 @@ pub unsafe extern "C" fn cs_plan_tune(
 ///
 /// # Safety
 /// `path` is a text, `model` a model; `plan` is a place for the pointer, to be freed by
-/// `cs_plan_free`.
+/// `gs_plan_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_plan_load(
+pub unsafe extern "C" fn gs_plan_load(
     path: *const c_char,
     model: *const Model,
     plan: *mut *mut Plan,
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn cs_plan_load(
 /// # Safety
 /// `plan` is a plan, `model` a model, `path` a text.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_plan_save(
+pub unsafe extern "C" fn gs_plan_save(
     plan: *const Plan,
     model: *const Model,
     path: *const c_char,
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn cs_plan_save(
 /// # Safety
 /// `plan` is a plan that is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_plan_free(plan: *mut Plan) {
+pub unsafe extern "C" fn gs_plan_free(plan: *mut Plan) {
     // SAFETY: the caller's promise.
     unsafe { free(plan) };
 }

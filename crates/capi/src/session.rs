@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cellstream::execute;
-use cellstream::execute::State;
-use cellstream::execute::team::ProcessMark;
-use cellstream::model::{self, Input, Output};
+use gatestream::execute;
+use gatestream::execute::State;
+use gatestream::execute::team::ProcessMark;
+use gatestream::model::{self, Input, Output};
 
 use crate::model::Model;
 use crate::plan::{Plan, threads};
@@ -64,9 +64,9 @@ impl Session {
 ///
 /// # Safety
 /// `model` is a model, `plan` a plan of it or null; `session` is a place for the pointer, to be
-/// freed by `cs_session_free`.
+/// freed by `gs_session_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_session_new(
+pub unsafe extern "C" fn gs_session_new(
     model: *const Model,
     plan: *const Plan,
     session: *mut *mut Session,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn cs_session_new(
                 let plan = match plan {
                     Some(plan) => &plan.0,
                     None => {
-                        estimated = cellstream::Plan::estimate_usual(model, threads(0)?);
+                        estimated = gatestream::Plan::estimate_usual(model, threads(0)?);
                         &estimated
                     }
                 };
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn cs_session_new(
 /// `session` is a session; the arrays of `run` have the sizes that it says, and are not used by
 /// others meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_session_run(session: *const Session, run: *const Run) -> Status {
+pub unsafe extern "C" fn gs_session_run(session: *const Session, run: *const Run) -> Status {
     guarded(|| {
         // SAFETY: the caller's promises.
         let (session, run) = unsafe { (object("session", session)?, object("run", run)?) };
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn cs_session_run(session: *const Session, run: *const Run
 /// # Safety
 /// `session` is a session; the arrays have these sizes and are not used by others meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_session_step(
+pub unsafe extern "C" fn gs_session_step(
     session: *const Session,
     batch: usize,
     x: *const f32,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn cs_session_step(
 /// # Safety
 /// `session` is a session that is not used any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cs_session_free(session: *mut Session) {
+pub unsafe extern "C" fn gs_session_free(session: *mut Session) {
     // SAFETY: the caller's promise.
     unsafe { free(session) };
 }

@@ -5,15 +5,15 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use cellstream::execute::team::TeamPanicked;
-use cellstream::execute::{PackError, RunError, SessionError};
-use cellstream::model::{LoadError, ModelError, SaveError};
-use cellstream::plan::PlanFileError;
-use cellstream::tune::TuneError;
-use cellstream_serve::RequestError;
-use cellstream_serve::engine::{EngineError, SubmitError};
-use cellstream_serve::networks::NetworkError;
-use cellstream_serve::scheduler::{Reason, Refused};
+use gatestream::execute::team::TeamPanicked;
+use gatestream::execute::{PackError, RunError, SessionError};
+use gatestream::model::{LoadError, ModelError, SaveError};
+use gatestream::plan::PlanFileError;
+use gatestream::tune::TuneError;
+use gatestream_serve::RequestError;
+use gatestream_serve::engine::{EngineError, SubmitError};
+use gatestream_serve::networks::NetworkError;
+use gatestream_serve::scheduler::{Reason, Refused};
 
 /// The result of a function.
 #[repr(C)]
@@ -90,7 +90,7 @@ impl From<EngineError> for Error {
     }
 }
 
-/// Why a request was refused, with the member of `CsEngineOptions` that has the limit.
+/// Why a request was refused, with the member of `GsEngineOptions` that has the limit.
 fn refused(why: &Refused) -> String {
     why.message(|reason| match reason {
         Reason::Requests => Some("max_requests"),
@@ -163,7 +163,7 @@ thread_local!(static LAST: RefCell<CString> = RefCell::default());
 /// The message of the last error of the calling thread; empty if there was none. It is valid until
 /// the thread's next call of a function of this library.
 #[unsafe(no_mangle)]
-pub extern "C" fn cs_last_error() -> *const c_char {
+pub extern "C" fn gs_last_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn guarded(work: impl FnOnce() -> Result<()>) -> Status {
         Ok(Err(error)) => error,
         Err(_) => Error::new(
             Status::Panic,
-            "cellstream panicked; this is a bug, please report it",
+            "gatestream panicked; this is a bug, please report it",
         ),
     };
     let message = CString::new(error.message.replace('\0', " ")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `cellstream bench`: the time of a model, compared with the bound of the machine.
+//! `gatestream bench`: the time of a model, compared with the bound of the machine.
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -11,12 +11,12 @@ use super::network;
 use super::plan::{Origin, PlanOption, plan_for, tuned};
 use super::precision::{self, MeasuredPrecision, Purpose};
 use super::profile::Profile;
-use cellstream::execute::Session;
-use cellstream::machine::{BoundBy, Level, Machine};
-use cellstream::model::{Cell, Input, Model, Output};
-use cellstream::plan::{Plan, flops, operations};
-use cellstream::tune::Check;
-use cellstream_command::{Failure, seconds, threads};
+use gatestream::execute::Session;
+use gatestream::machine::{BoundBy, Level, Machine};
+use gatestream::model::{Cell, Input, Model, Output};
+use gatestream::plan::{Plan, flops, operations};
+use gatestream::tune::Check;
+use gatestream_command::{Failure, seconds, threads};
 
 /// Times a model, and compares it with the lower bound set by the machine's measured ceilings.
 ///
@@ -142,7 +142,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let (Some(arrays), Some(model)) = (arguments.arrays.given(), &arguments.source.model) {
         if arguments.tune.is_some() {
             return Err(Failure::usage(
-                "--tune applies to a stack of layers; of a graph, use `cellstream tune --array …` \
+                "--tune applies to a stack of layers; of a graph, use `gatestream tune --array …` \
                  with -o PLAN, then --plan PLAN here",
             ));
         }

@@ -1,13 +1,13 @@
-//! `cellstream cut`: the recurrent core of an ONNX file as a file of its own.
+//! `gatestream cut`: the recurrent core of an ONNX file as a file of its own.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use super::inspect::{layers, port};
-use cellstream::atomic_file;
-use cellstream_command::{Failure, in_existing_directory, keep_originals};
-use cellstream_network::Core;
+use gatestream::atomic_file;
+use gatestream_command::{Failure, in_existing_directory, keep_originals};
+use gatestream_network::Core;
 
 /// Writes the recurrent core of an ONNX file to a file that all commands take.
 ///

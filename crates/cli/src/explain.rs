@@ -1,4 +1,4 @@
-//! `cellstream explain`: the plan of a model, explained on one screen.
+//! `gatestream explain`: the plan of a model, explained on one screen.
 
 mod facts;
 mod text;
@@ -12,11 +12,11 @@ use super::model::ModelOrShape;
 use super::network;
 use super::plan::{PlanOption, entry_for};
 use super::precision::{Precisions, in_precisions};
-use cellstream::graph::Graph;
-use cellstream::machine::Machine;
-use cellstream::model::Model;
-use cellstream_command::{Failure, keep_originals, threads};
 use facts::{Facts, Question};
+use gatestream::graph::Graph;
+use gatestream::machine::Machine;
+use gatestream::model::Model;
+use gatestream_command::{Failure, keep_originals, threads};
 
 /// Explains the plan of a model: its matrix products, their possible schedules, the weights of each
 /// core, the cache traffic, and the lower bound of the time.
@@ -105,7 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if to_stdout {
             if most < steps {
                 eprintln!(
-                    "cellstream: drawn for {most} steps; --steps up to {} draws all",
+                    "gatestream: drawn for {most} steps; --steps up to {} draws all",
                     DRAWN.0
                 );
             }

@@ -1,4 +1,4 @@
-//! `cellstream inspect`: the contents of a model file.
+//! `gatestream inspect`: the contents of a model file.
 
 mod tensors;
 
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use super::model::{FileOptions, open};
 use super::network::{NamedShape, Tried, attempt, is_candidate, type_and_shape, without_file};
-use cellstream::model::Model;
-use cellstream_command::Failure;
-use cellstream_network::{InspectedNode, Inspection, NetworkPort, NodeName, Origin};
+use gatestream::model::Model;
+use gatestream_command::Failure;
+use gatestream_network::{InspectedNode, Inspection, NetworkPort, NodeName, Origin};
 use serde_json::{Value, json};
 
 /// Prints the contents of a model file, whether it runs or not.

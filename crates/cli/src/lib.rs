@@ -1,7 +1,7 @@
-//! The program `cellstream`, as a function for packages that have it ([`run`]). Each subcommand is
+//! The program `gatestream`, as a function for packages that have it ([`run`]). Each subcommand is
 //! one file with its arguments and a `run`; to add one, add its file, a variant of `Command` and
 //! an arm in [`run`]. The subcommands `load`, `simulate` and `serve` are in the crates
-//! `cellstream-loadgen`, `cellstream-accelerator-sim` and `cellstream-server`.
+//! `gatestream-loadgen`, `gatestream-accelerator-sim` and `gatestream-server`.
 //!
 //! Exit status: 0 done; 1 the input was refused, with one line on standard error that names the
 //! correction (`Failure`); 2 usage (from clap, or a `Failure` about arguments that clap cannot
@@ -30,16 +30,16 @@ mod tune;
 
 use std::ffi::OsString;
 
-use cellstream_accelerator_sim::command as simulate;
-use cellstream_command::{Failure, FailureKind};
-use cellstream_loadgen as load;
-#[cfg(feature = "server")]
-use cellstream_server::command as serve;
 use clap::Parser;
+use gatestream_accelerator_sim::command as simulate;
+use gatestream_command::{Failure, FailureKind};
+use gatestream_loadgen as load;
+#[cfg(feature = "server")]
+use gatestream_server::command as serve;
 
 /// Runs recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, exact to the last bit.
 #[derive(Debug, Parser)]
-#[command(name = "cellstream", version)]
+#[command(name = "gatestream", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -84,10 +84,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match done {
         Ok(()) => 0,
-        // The reader of standard output has closed it (`cellstream machine | head -1`).
+        // The reader of standard output has closed it (`gatestream machine | head -1`).
         Err(failure) if failure.kind() == FailureKind::ClosedPipe => 0,
         Err(failure) => {
-            eprintln!("cellstream: {failure}");
+            eprintln!("gatestream: {failure}");
             let is_usage = failure.kind() == FailureKind::Usage;
             1 + u8::from(is_usage)
         }

@@ -1,11 +1,11 @@
-//! `cellstream machine`: the topology of this machine and its measured ceilings.
+//! `gatestream machine`: the topology of this machine and its measured ceilings.
 
 use std::io::Write;
 
-use cellstream::machine::{
+use gatestream::machine::{
     Bytes, CacheKind, CpuList, Machine, Rate, Source, TeamCeilings, Topology,
 };
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// Prints the topology of this machine and its measured ceilings (takes one to two seconds).
 ///

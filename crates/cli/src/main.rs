@@ -1,7 +1,7 @@
-//! The program `cellstream`.
+//! The program `gatestream`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(cellstream_cli::run(std::env::args_os()))
+    ExitCode::from(gatestream_cli::run(std::env::args_os()))
 }

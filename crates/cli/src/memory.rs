@@ -1,7 +1,7 @@
 //! Whether the machine has the memory that a model or a run needs.
 
-use cellstream::model::{Layer, Model};
-use cellstream_command::{Failure, afford};
+use gatestream::model::{Layer, Model};
+use gatestream_command::{Failure, afford};
 
 /// Refuses weights of this many values, or more than can be counted (`None`).
 pub fn afford_weights(values: Option<u64>) -> Result<(), Failure> {
@@ -36,7 +36,7 @@ fn run_bytes(model: &Model, batch: u64, steps: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellstream::model::{Lstm, Merge};
+    use gatestream::model::{Lstm, Merge};
 
     #[test]
     fn a_run_needs_its_input_its_layers_outputs_and_its_states() {

@@ -7,10 +7,10 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 use super::memory::afford_weights;
-use cellstream::model::{
+use gatestream::model::{
     Builder, Cell, FileKind, Merge, Model, NamedCell, SafetensorsOptions, TensorFile,
 };
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// A cell that a shape can name.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,7 +151,7 @@ fn open_with(path: &Path, options: &FileOptions, cell: Option<CellName>) -> Resu
     let tensors = file.tensors()?;
     if let Some(name) = tensors.rounded().next() {
         eprintln!(
-            "cellstream: {}: float64 is rounded to float32 ({name:?})",
+            "gatestream: {}: float64 is rounded to float32 ({name:?})",
             path.display()
         );
     }

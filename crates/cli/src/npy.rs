@@ -6,11 +6,11 @@ use std::path::Path;
 
 use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
 
-use cellstream::atomic_file::PendingFile;
-use cellstream::model::{Array, Elements};
-use cellstream_command::Failure;
+use gatestream::atomic_file::PendingFile;
+use gatestream::model::{Array, Elements};
+use gatestream_command::Failure;
 #[cfg(feature = "network")]
-use cellstream_network::{Data, Tensor};
+use gatestream_network::{Data, Tensor};
 
 /// Maximum product of the axes of an array without elements, except those of length 0.
 const MAX_EMPTY: usize = 1 << 20;
@@ -154,7 +154,7 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
             });
             let values = values.collect::<Result<Vec<f32>, Failure>>()?;
             eprintln!(
-                "cellstream: {}: float64 is rounded to float32",
+                "gatestream: {}: float64 is rounded to float32",
                 path.display()
             );
             Elements::Floats(turn(values, &shape, fortran))

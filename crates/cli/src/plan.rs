@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellstream::model::{Model, Precision};
-use cellstream::plan::{Entry, Plan, PlanFileError};
-use cellstream::tune::{Options, tune};
-use cellstream_command::{Failure, threads};
+use gatestream::model::{Model, Precision};
+use gatestream::plan::{Entry, Plan, PlanFileError};
+use gatestream::tune::{Options, tune};
+use gatestream_command::{Failure, threads};
 
 /// The plan file.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -105,6 +105,7 @@ pub fn entry_for(
         Err(
             error @ (PlanFileError::Io { .. }
             | PlanFileError::Empty
+            | PlanFileError::FormerName
             | PlanFileError::NotAPlan { .. }),
         ) => Err(Failure::from(error).of(path)),
         Err(error) => {
@@ -113,7 +114,7 @@ pub fn entry_for(
                 PlanFileError::Model { .. } | PlanFileError::Threads { .. } => "OTHER.plan".into(),
                 _ => path.display().to_string(),
             };
-            let makes = format!("; `cellstream tune … -o {place}` makes a plan that fits");
+            let makes = format!("; `gatestream tune … -o {place}` makes a plan that fits");
             // The error names the correction; `tune` refuses to overwrite a file whose first line
             // is not that of a plan.
             let advice = match error {
@@ -129,7 +130,7 @@ pub fn entry_for(
             };
             let why = Failure::from(error).of(path);
             let line = Failure::new(format!("{why}; going on with the estimate{advice}"));
-            eprintln!("cellstream: {line}");
+            eprintln!("gatestream: {line}");
             Ok(estimate())
         }
     }

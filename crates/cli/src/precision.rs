@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::model::ModelOrShape;
 use super::sample::Sample;
-use cellstream::model::{Layer, Model, Precision, UnknownPrecision};
-use cellstream::tune::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
-use cellstream_command::Failure;
+use gatestream::model::{Layer, Model, Precision, UnknownPrecision};
+use gatestream::tune::{Chosen, Mix, PrecisionOptions, PrecisionProgress, choose_precisions};
+use gatestream_command::Failure;
 
 /// Precisions of the command line.
 #[derive(Clone, Debug, PartialEq)]

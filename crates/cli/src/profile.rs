@@ -1,12 +1,12 @@
-//! The time of each activity of runs, as text and JSON: `bench --profile` and `CELLSTREAM_TRACE=1`.
+//! The time of each activity of runs, as text and JSON: `bench --profile` and `GATESTREAM_TRACE=1`.
 
 use std::fmt::{self, Write};
 
-use cellstream::execute::{Activity, Trace, WorkerTrace};
-use cellstream_command::Failure;
+use gatestream::execute::{Activity, Trace, WorkerTrace};
+use gatestream_command::Failure;
 
 /// If it is 1, `run` prints the time of each activity.
-const TRACE_VARIABLE: &str = "CELLSTREAM_TRACE";
+const TRACE_VARIABLE: &str = "GATESTREAM_TRACE";
 
 /// Whether a trace is asked for.
 pub fn is_asked() -> Result<bool, Failure> {

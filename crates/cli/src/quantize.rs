@@ -1,4 +1,4 @@
-//! `cellstream quantize`: writes a model in another precision; reports its error, size and time.
+//! `gatestream quantize`: writes a model in another precision; reports its error, size and time.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,10 +12,10 @@ use super::plan::{PlanOption, plan_for};
 use super::precision::Precisions;
 use super::precision::{self, Asked, Purpose, choose};
 use super::sample::Sample;
-use cellstream::execute::Session;
-use cellstream::machine::Machine;
-use cellstream::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision};
-use cellstream_command::{Failure, keep_originals, threads};
+use gatestream::execute::Session;
+use gatestream::machine::Machine;
+use gatestream::model::{ArrayMap, Matrix, Model, OwnedInput, OwnedOutput, Precision};
+use gatestream_command::{Failure, keep_originals, threads};
 
 /// Writes a model in another precision to a safetensors file, and reports its error, size and time.
 ///

@@ -1,4 +1,4 @@
-//! `cellstream run`: runs a model on arrays from files.
+//! `gatestream run`: runs a model on arrays from files.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use super::plan::{PlanOption, plan_for};
 use super::precision::{Precisions, in_precisions};
 use super::profile::{self, Profile};
 #[cfg(feature = "cuda")]
-use cellstream::execute::Backend;
-use cellstream::execute::Session;
-use cellstream::model::{Array, ArrayMap, OwnedInput, OwnedOutput};
+use gatestream::execute::Backend;
+use gatestream::execute::Session;
+use gatestream::model::{Array, ArrayMap, OwnedInput, OwnedOutput};
 #[cfg(feature = "cuda")]
-use cellstream::plan::Plan;
-use cellstream_command::{Failure, in_existing_directory, keep_originals};
+use gatestream::plan::Plan;
+use gatestream_command::{Failure, in_existing_directory, keep_originals};
 
 /// Runs a model on .npy arrays, and writes .npy arrays.
 ///
@@ -28,7 +28,7 @@ use cellstream_command::{Failure, in_existing_directory, keep_originals};
 /// (shapes and meanings as in PyTorch). Omitted states are zero, also if only one of h0 and c0 is
 /// omitted. If one output cannot be written, none is.
 ///
-/// With CELLSTREAM_TRACE=1 in the environment, the times of the run's activities are printed to
+/// With GATESTREAM_TRACE=1 in the environment, the times of the run's activities are printed to
 /// standard error.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     #[cfg(feature = "cuda")]
     let gpu = arguments
         .cuda
-        .map(cellstream_cuda::Cuda::open)
+        .map(gatestream_cuda::Cuda::open)
         .transpose()?;
     let model = in_precisions(model, arguments.precision.as_ref());
     let model = model.map_err(|f| f.of(&arguments.model))?;
@@ -130,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn check_cuda(arguments: &Arguments, is_graph: bool, is_traced: bool) -> Result<(), Failure> {
     if is_traced {
         return Err(Failure::new(
-            "CELLSTREAM_TRACE tells of runs on cores; unset it or leave out --cuda",
+            "GATESTREAM_TRACE tells of runs on cores; unset it or leave out --cuda",
         ));
     }
     if is_graph {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::memory::afford_run;
 use super::npy;
-use cellstream::model::{ArrayMap, Model, OwnedInput, Role};
-use cellstream_command::Failure;
+use gatestream::model::{ArrayMap, Model, OwnedInput, Role};
+use gatestream_command::Failure;
 
 /// An input and its description.
 pub struct Sample {

@@ -1,4 +1,4 @@
-//! `cellstream tune`: finds the fastest plan of a model on this machine and writes it to a file.
+//! `gatestream tune`: finds the fastest plan of a model on this machine and writes it to a file.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::model::ModelOrShape;
 #[cfg(feature = "network")]
 use super::network;
 use super::precision::{self, MeasuredPrecision, Purpose};
-use cellstream::model::Model;
-use cellstream::plan::{Cost, Entry, Plan, PlanFileError};
-use cellstream::tune::{Effort, Options, Progress, Tuned, tune};
-use cellstream_command::interrupt::{self, flow};
-use cellstream_command::{Failure, Printer, in_existing_directory, seconds, threads};
-use cellstream_serve::cell_graph::BatchSizes;
+use gatestream::model::Model;
+use gatestream::plan::{Cost, Entry, Plan, PlanFileError};
+use gatestream::tune::{Effort, Options, Progress, Tuned, tune};
+use gatestream_command::interrupt::{self, flow};
+use gatestream_command::{Failure, Printer, in_existing_directory, seconds, threads};
+use gatestream_serve::cell_graph::BatchSizes;
 
 /// Finds the fastest plan of a model on this machine and writes it to a file.
 ///
@@ -128,7 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let model = arguments.source.model()?;
     if let Some(path) = &arguments.output {
-        writable(path, "cellstream plan ")?;
+        writable(path, "gatestream plan ")?;
     }
     let longest = *arguments.steps.iter().max().unwrap_or(&0);
     if let Some(length) = arguments.lengths.iter().find(|&&length| length > longest) {

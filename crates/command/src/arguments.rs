@@ -1,6 +1,6 @@
 //! Arguments that several subcommands share.
 
-use cellstream::machine::Topology;
+use gatestream::machine::Topology;
 
 /// Parses a time in seconds, above 0 and at most 3600.
 ///

@@ -23,7 +23,7 @@ pub fn catch() -> Result<(), Failure> {
         }
         // Printed before the flag is set, because the command may end as soon as it is. This is a
         // thread, not a signal handler, so it may write. A closed standard error is ignored.
-        let _ = writeln!(std::io::stderr(), "cellstream: {MESSAGE}");
+        let _ = writeln!(std::io::stderr(), "gatestream: {MESSAGE}");
         INTERRUPTED.store(true, Ordering::Relaxed);
     })?;
     Ok(())

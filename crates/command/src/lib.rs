@@ -1,4 +1,4 @@
-//! Shared by the subcommands of the program `cellstream`: the error of a command, standard output,
+//! Shared by the subcommands of the program `gatestream`: the error of a command, standard output,
 //! Ctrl-C, and the checks of arguments.
 
 mod arguments;

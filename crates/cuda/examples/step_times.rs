@@ -1,8 +1,8 @@
 //! Times of runs on a GPU, or on the CPU's cores, as CSV: a line for each shape of standard input,
 //! `cell,input,hidden,batch,steps`.
 //!
-//!     cargo run --release -p cellstream-cuda --features cuda --example step_times <shapes.csv
-//!     cargo run --release -p cellstream-cuda --features cuda --example step_times cpu <shapes.csv
+//!     cargo run --release -p gatestream-cuda --features cuda --example step_times <shapes.csv
+//!     cargo run --release -p gatestream-cuda --features cuda --example step_times cpu <shapes.csv
 //!
 //! A run on a GPU copies its input to the device and its output back.
 
@@ -10,11 +10,11 @@ use std::error::Error;
 use std::io::BufRead;
 use std::time::Instant;
 
-use cellstream::execute::{Backend, Cpu};
-use cellstream::machine::Topology;
-use cellstream::model::{Gru, Input, Lstm, Output, Rnn};
-use cellstream::plan::Plan;
-use cellstream_cuda::Cuda;
+use gatestream::execute::{Backend, Cpu};
+use gatestream::machine::Topology;
+use gatestream::model::{Gru, Input, Lstm, Output, Rnn};
+use gatestream::plan::Plan;
+use gatestream_cuda::Cuda;
 
 const RUNS: usize = 30;
 

@@ -3,7 +3,7 @@
 /// A GPU's limits. [`Device::ALL`] has those of NVIDIA's data sheets; a driver tells its own.
 ///
 /// ```
-/// use cellstream_cuda::Device;
+/// use gatestream_cuda::Device;
 /// assert!(Device::H100.has_clusters() && !Device::A100.has_clusters());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use cellstream::model::{Activation, Cell, Direction, ResetForm};
+use gatestream::model::{Activation, Cell, Direction, ResetForm};
 
 use crate::plan::Exchange;
 use crate::{LaunchPlan, PlanError, WeightType};

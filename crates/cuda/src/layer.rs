@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cellstream::model::{Cell, Direction, Layer, Matrix, Merge, ResetForm};
+use gatestream::model::{Cell, Direction, Layer, Matrix, Merge, ResetForm};
 
 use crate::arguments::{
     Address, DirectionArguments, MergeArguments, ProductArguments, RecurrentArguments,

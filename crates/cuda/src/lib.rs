@@ -1,14 +1,14 @@
-//! Recurrent networks on NVIDIA GPUs: a backend of cellstream whose weights stay on the chip for a
+//! Recurrent networks on NVIDIA GPUs: a backend of gatestream whose weights stay on the chip for a
 //! whole sequence.
 //!
 //! A [`LaunchPlan`] lays the recurrence of a layer out on a [`Device`]; a [`Kernel`] is the text in
 //! CUDA C++ for a cell and a plan. Both are plain data, made and tested without a GPU. With the
 //! feature `cuda`, `Cuda` compiles kernels by NVRTC at first use and runs models through
-//! [`cellstream::execute::Backend`].
+//! [`gatestream::execute::Backend`].
 //!
 //! All plans, batches and batch-mates give the same bits: those of
-//! [`reference::run_in`](cellstream::reference::run_in) with
-//! [`SumOrder::Lanes`](cellstream::reference::SumOrder::Lanes).
+//! [`reference::run_in`](gatestream::reference::run_in) with
+//! [`SumOrder::Lanes`](gatestream::reference::SumOrder::Lanes).
 #![deny(missing_docs)]
 
 #[cfg(feature = "cuda")]

@@ -1,9 +1,9 @@
 //! A model on a device: the order of rows, copies, and the layers one after the other or as a
 //! [wavefront](crate::wavefront).
 
-use cellstream::execute::{PreparedModel, RunError, SessionError, Steps};
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::model::{Input, InputError, Layer, Model, Output, Precision, Signature};
+use gatestream::execute::{PreparedModel, RunError, SessionError, Steps};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::model::{Input, InputError, Layer, Model, Output, Precision, Signature};
 
 use crate::arguments::Address;
 use crate::driver::{Buffer, Driver, DriverError};

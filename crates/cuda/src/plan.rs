@@ -1,6 +1,6 @@
 //! How the recurrence of a layer is laid out on a device: plain data, made without one.
 
-use cellstream::model::{Cell, Layer, ResetForm};
+use gatestream::model::{Cell, Layer, ResetForm};
 
 use crate::{Device, PlanError, WeightType};
 
@@ -72,8 +72,8 @@ pub enum Exchange {
 /// The launch of a recurrence. A plan changes the time, never the bits.
 ///
 /// ```
-/// use cellstream::model::Lstm;
-/// use cellstream_cuda::{Device, LaunchPlan, RecurrenceSize, WeightType};
+/// use gatestream::model::Lstm;
+/// use gatestream_cuda::{Device, LaunchPlan, RecurrenceSize, WeightType};
 ///
 /// let model = Lstm::new(64, 1024).zeros()?;
 /// let size = RecurrenceSize::of_layer(&model.layers()[0], 1, WeightType::F32);

@@ -1,8 +1,8 @@
 //! Symbols of encoders and decoders on a device: the table of their features, and the projection
 //! that chooses the next one.
 
-use cellstream::execute::{EmbeddingTable, ResidentProjection};
-use cellstream::model::Precision;
+use gatestream::execute::{EmbeddingTable, ResidentProjection};
+use gatestream::model::Precision;
 
 use crate::arguments::{Address, ChoiceArguments, LookupArguments, ProductArguments};
 use crate::driver::{Buffer, Driver, DriverError, Grid, Synchronisation};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream::model::{Layer, Model};
+use gatestream::model::{Layer, Model};
 
 use crate::arguments::Address;
 use crate::driver::{Buffer, Driver, DriverError};

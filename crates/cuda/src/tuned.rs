@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cellstream::atomic_file;
+use gatestream::atomic_file;
 
 use crate::plan::{Exchange, RecurrenceSize};
 use crate::{Device, LaunchPlan, WeightType};
@@ -13,17 +13,17 @@ use crate::{Device, LaunchPlan, WeightType};
 /// The file is text: a heading with the device, then a line for each size.
 ///
 /// ```text
-/// cellstream cuda plans 1: sm_90, 132 multiprocessors, 232448 bytes
+/// gatestream cuda plans 1: sm_90, 132 multiprocessors, 232448 bytes
 /// hidden 1024 gates 4 resets after directions 1 batch 16 weights f32: stamped units 1 tile 8
 /// ```
 ///
 /// ```
-/// use cellstream_cuda::{Device, TunedPlans};
-/// let text = "cellstream cuda plans 1: sm_90, 132 multiprocessors, 232448 bytes\n\
+/// use gatestream_cuda::{Device, TunedPlans};
+/// let text = "gatestream cuda plans 1: sm_90, 132 multiprocessors, 232448 bytes\n\
 ///     hidden 512 gates 4 resets after directions 1 batch 1 weights f32: stamped units 1 tile 1\n";
 /// let plans = TunedPlans::from_text(text, &Device::H100)?;
 /// assert_eq!(plans.to_text(), text);
-/// # Ok::<(), cellstream_cuda::TunedPlansError>(())
+/// # Ok::<(), gatestream_cuda::TunedPlansError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedPlans {
@@ -165,7 +165,7 @@ fn expect_heading(found: &str, device: &Device) -> Result<(), TunedPlansError> {
 
 fn heading(device: &Device) -> String {
     format!(
-        "cellstream cuda plans 1: {}, {} multiprocessors, {} bytes",
+        "gatestream cuda plans 1: {}, {} multiprocessors, {} bytes",
         device.architecture(),
         device.multiprocessors,
         device.shared_bytes

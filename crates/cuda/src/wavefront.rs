@@ -15,7 +15,7 @@
 //! ends. The plans of all layers together have no more blocks than the device has multiprocessors;
 //! otherwise layers would only take turns.
 
-use cellstream::model::{Layer, Model};
+use gatestream::model::{Layer, Model};
 
 use crate::driver::{Driver, DriverError};
 use crate::layer::Settings;
@@ -121,7 +121,7 @@ impl<D: Driver> Wavefront<D> {
 mod tests {
     use std::sync::Arc;
 
-    use cellstream::model::Lstm;
+    use gatestream::model::Lstm;
 
     use super::*;
     use crate::layer::LEAST_CHUNK;

@@ -1,7 +1,7 @@
 //! The types of weights on a device, and their order in its memory.
 
-use cellstream::kernels::Numbers;
-use cellstream::model::Matrix;
+use gatestream::kernels::Numbers;
+use gatestream::model::Matrix;
 use half::{bf16, f16};
 
 use crate::plan::CHUNK;
@@ -13,7 +13,7 @@ pub enum WeightType {
     /// IEEE-754 binary32.
     #[default]
     F32,
-    /// bfloat16, as in a model of [`Precision::Bf16`](cellstream::model::Precision::Bf16).
+    /// bfloat16, as in a model of [`Precision::Bf16`](gatestream::model::Precision::Bf16).
     Bf16,
     /// IEEE-754 binary16: f32 weights, rounded to nearest, ties to even.
     F16,

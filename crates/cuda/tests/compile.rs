@@ -2,13 +2,13 @@
 //! registers than the plan leaves.
 #![cfg(feature = "cuda")]
 
-use cellstream::model::{Activation, Builder, Cell, Gru, Lstm, Model, ResetForm, Rnn};
-use cellstream_cuda::{
+use gatestream::model::{Activation, Builder, Cell, Gru, Lstm, Model, ResetForm, Rnn};
+use gatestream_cuda::{
     Device, DriverError, Kernel, LaunchPlan, RecurrenceSize, WeightType, compile,
 };
 
 /// If set, the tests fail without NVRTC instead of being skipped.
-const REQUIRED: &str = "CELLSTREAM_REQUIRE_NVRTC";
+const REQUIRED: &str = "GATESTREAM_REQUIRE_NVRTC";
 
 /// What the assembler said of a kernel.
 struct Used {

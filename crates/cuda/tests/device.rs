@@ -4,20 +4,20 @@
 
 use std::sync::Arc;
 
-use cellstream::execute::{Backend, PreparedModel};
-use cellstream::model::{
+use gatestream::execute::{Backend, PreparedModel};
+use gatestream::model::{
     Activation, Builder, Cell, Gru, Input, Lstm, Merge, Model, Output, ResetForm, Rnn,
 };
-use cellstream::plan::Plan;
-use cellstream::reference::{self, SumOrder};
-use cellstream_cuda::{Cuda, DriverError};
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
-use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs};
+use gatestream::plan::Plan;
+use gatestream::reference::{self, SumOrder};
+use gatestream_cuda::{Cuda, DriverError};
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::{BatchSizes, Cells};
+use gatestream_serve::engine::{EngineOptions, Request, Workers};
+use gatestream_serve::networks::{Chain, ChainCell, Outputs};
 
 /// If set, the tests fail without a GPU.
-const REQUIRED: &str = "CELLSTREAM_REQUIRE_CUDA";
+const REQUIRED: &str = "GATESTREAM_REQUIRE_CUDA";
 
 fn gpu() -> Option<Cuda> {
     match Cuda::open(0) {

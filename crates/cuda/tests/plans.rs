@@ -1,7 +1,7 @@
 //! Plans as data: what they promise holds for every size and device.
 
-use cellstream::model::Matrix;
-use cellstream_cuda::{
+use gatestream::model::Matrix;
+use gatestream_cuda::{
     Device, Exchange, LaunchPlan, PlanError, RecurrenceSize, TunedPlans, TunedPlansError,
     WeightType, pack_recurrent,
 };

@@ -4,7 +4,7 @@
 /// 22).
 ///
 /// `sigmoid` and `tanh` err by at most 2 units in the last place over all `f32`; see
-/// `cellstream::reference::activate` for the exact sequence of operations of each.
+/// `gatestream::reference::activate` for the exact sequence of operations of each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `1 / (1 + e^-x)`.

@@ -1,4 +1,4 @@
-//! Which instruction set to use: found at run time, or forced by `CELLSTREAM_ISA`.
+//! Which instruction set to use: found at run time, or forced by `GATESTREAM_ISA`.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum Isa {
 }
 
 /// The environment variable that forces an instruction set.
-pub const ISA_VARIABLE: &str = "CELLSTREAM_ISA";
+pub const ISA_VARIABLE: &str = "GATESTREAM_ISA";
 
 /// Why an instruction set was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! The arithmetic of `cellstream`: one algorithm over a small vector trait ([`simd::Simd`]), and
+//! The arithmetic of `gatestream`: one algorithm over a small vector trait ([`simd::Simd`]), and
 //! one thin file per instruction set. Kernels depend on slices and shapes only.
 
 mod activation;

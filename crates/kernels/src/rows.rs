@@ -10,7 +10,7 @@ use super::shared::Shared;
 /// Rows that are read. Each may be longer than what is read of it.
 ///
 /// ```
-/// use cellstream_kernels::RowsRef;
+/// use gatestream_kernels::RowsRef;
 ///
 /// let values = [1.0, 2.0, 3.0, 4.0];
 /// let contiguous = RowsRef::contiguous(&values, 2);
@@ -113,7 +113,7 @@ fn fits(len: usize, stride: usize, rows: usize, width: usize) -> bool {
 /// Rows that are written, and may be read before.
 ///
 /// ```
-/// use cellstream_kernels::RowsMut;
+/// use gatestream_kernels::RowsMut;
 ///
 /// let (mut first, mut second) = ([0.0; 2], [0.0; 2]);
 /// let mut list = [&mut first[..], &mut second[..]];
@@ -399,7 +399,7 @@ pub struct ReadColumns<'a> {
 /// borrowed rows that is made for every batch does not allocate.
 ///
 /// ```
-/// use cellstream_kernels::recycle_vec;
+/// use gatestream_kernels::recycle_vec;
 ///
 /// let mut kept: Vec<&'static [f32]> = Vec::with_capacity(2);
 /// let values = vec![1.0, 2.0];

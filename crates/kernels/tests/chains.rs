@@ -1,6 +1,6 @@
 //! Single outputs: the bits of a plain loop, listed in any order and often.
 
-use cellstream_kernels::{Isa, kernels};
+use gatestream_kernels::{Isa, kernels};
 
 /// Of a number; one NaN is as good as another.
 fn bits(value: f32) -> u32 {

@@ -1,6 +1,6 @@
 //! The greatest of many numbers.
 
-use cellstream_kernels::{Isa, kernels};
+use gatestream_kernels::{Isa, kernels};
 
 #[test]
 fn maximum_and_nan_by_instruction_set() {

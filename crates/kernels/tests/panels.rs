@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch, Source,
     Start, Stripes, Sweep, kernels,
 };

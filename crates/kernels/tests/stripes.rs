@@ -1,6 +1,6 @@
 //! Products in every blocking, against a plain loop.
 
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Isa, NextProduct, Numbers, PackedMatrix, Prefetch, Product, RowsRef, Scratch, Source,
     Start, Stripes, Sweep, TALL_TILE_ROWS, kernels,
 };

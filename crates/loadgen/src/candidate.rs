@@ -5,8 +5,8 @@ use std::fmt;
 use crate::drive::Clock;
 use crate::policy::PolicyKind;
 use crate::target::Target;
-use cellstream_command::Failure;
-use cellstream_serve::engine::Calibration;
+use gatestream_command::Failure;
+use gatestream_serve::engine::Calibration;
 
 /// Starts the targets of a comparison, one at a time.
 pub trait Launch {

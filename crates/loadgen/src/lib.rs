@@ -1,11 +1,11 @@
 //! Load generator: sends requests to a target at the times when they are due and reports latency
-//! and throughput. The program `cellstream` runs it as its subcommand `load`.
+//! and throughput. The program `gatestream` runs it as its subcommand `load`.
 //!
 //! The modules are in the order of a request's path: `workload` draws it, a [`target`] serves
 //! it, `drive` submits it when it is due, [`record`] counts it. `sweep` compares targets and
 //! settings, `report` writes tables, CSV files and charts, `command` is the command line.
 //! `policy` has the policies that are compared, baselines of other systems among them.
-//! `in_process` is the target that runs the engine of `cellstream-serve` in this process, `wire`
+//! `in_process` is the target that runs the engine of `gatestream-serve` in this process, `wire`
 //! one that is a server of another, `machines` one of several simulated machines.
 
 mod candidate;

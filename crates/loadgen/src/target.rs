@@ -18,10 +18,10 @@ use crate::workload::RequestSpec;
 /// ```
 /// use std::time::Duration;
 ///
-/// use cellstream_loadgen::drive::{Run, WallClock, drive};
-/// use cellstream_loadgen::record::Outcome;
-/// use cellstream_loadgen::target::{About, Completion, Target};
-/// use cellstream_loadgen::workload::{Arrivals, Lengths, RequestShape, RequestSpec, Workload};
+/// use gatestream_loadgen::drive::{Run, WallClock, drive};
+/// use gatestream_loadgen::record::Outcome;
+/// use gatestream_loadgen::target::{About, Completion, Target};
+/// use gatestream_loadgen::workload::{Arrivals, Lengths, RequestShape, RequestSpec, Workload};
 ///
 /// struct Echo;
 ///

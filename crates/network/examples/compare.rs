@@ -1,7 +1,7 @@
 //! Runs networks on the arrays `in:NAME` of `.npz` files and compares with their arrays `out:NAME`.
 //!
 //! ```text
-//! cargo run --release -p cellstream-network --example compare -- model.onnx model.npz [...]
+//! cargo run --release -p gatestream-network --example compare -- model.onnx model.npz [...]
 //! ```
 
 #[path = "../tests/common/npz.rs"]
@@ -10,7 +10,7 @@ mod npz;
 use std::path::Path;
 use std::time::Instant;
 
-use cellstream_network::{Network, NetworkError};
+use gatestream_network::{Network, NetworkError};
 use npz::{Case, difference};
 
 fn compare(model: &Path, arrays: &Path) -> Result<String, NetworkError> {

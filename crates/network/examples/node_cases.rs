@@ -2,7 +2,7 @@
 //! version of the operator set, the operators of its model, the form, the outcome and its cause.
 //!
 //! ```text
-//! cargo run --release -p cellstream-network --example node_cases -- FOLDER [--unchecked]
+//! cargo run --release -p gatestream-network --example node_cases -- FOLDER [--unchecked]
 //! ```
 //!
 //! `FOLDER` has a folder for each case, as `onnx/backend/test/data/node` of the package `onnx`.
@@ -14,7 +14,7 @@ mod node_cases;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use cellstream_network::NetworkOptions;
+use gatestream_network::NetworkOptions;
 use node_cases::{FORMS, NodeCase};
 use tract_onnx::pb::ModelProto;
 

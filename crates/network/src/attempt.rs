@@ -26,12 +26,12 @@ impl Network {
     /// axes alike.
     ///
     /// ```no_run
-    /// let network = cellstream_network::Network::open("model.onnx")?;
+    /// let network = gatestream_network::Network::open("model.onnx")?;
     /// let attempt = network.attempt(&[("x".into(), vec![1, 100, 40])]);
     /// if let Some(why) = attempt.failure {
     ///     println!("it does not run on {:?}: {why}", attempt.shapes);
     /// }
-    /// # Ok::<(), cellstream_network::NetworkError>(())
+    /// # Ok::<(), gatestream_network::NetworkError>(())
     /// ```
     pub fn attempt(&self, shapes: &[(String, Vec<usize>)]) -> Attempt {
         let is_input = |name: &str| self.inputs().iter().any(|port| port.name == name);

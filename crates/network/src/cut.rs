@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream::execute::team::catch_panic_silently;
-use cellstream::model::Model;
+use gatestream::execute::team::catch_panic_silently;
+use gatestream::model::Model;
 use prost::Message;
 use tract_onnx::pb::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
@@ -27,9 +27,9 @@ use crate::{Data, ElementType, NetworkError, NetworkPort, Tensor};
 /// The recurrent core of a file.
 ///
 /// ```no_run
-/// let core = cellstream_network::Core::cut("model.onnx", None)?;
+/// let core = gatestream_network::Core::cut("model.onnx", None)?;
 /// std::fs::write("core.onnx", &core.bytes)?;
-/// let model = cellstream::Model::open("core.onnx")?;
+/// let model = gatestream::Model::open("core.onnx")?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -254,7 +254,7 @@ impl<'a> Cutting<'a> {
         let (input_ports, output_ports) = (ports(&inputs), ports(&outputs));
         let file = ModelProto {
             ir_version: 8,
-            producer_name: "cellstream".into(),
+            producer_name: "gatestream".into(),
             producer_version: env!("CARGO_PKG_VERSION").into(),
             opset_import: sets,
             graph: Some(GraphProto {

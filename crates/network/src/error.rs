@@ -38,7 +38,7 @@ pub enum NetworkError {
         /// The cause.
         why: String,
     },
-    /// An operator that neither cellstream nor tract computes.
+    /// An operator that neither gatestream nor tract computes.
     #[error("node {node:?}: operator {operator} is not supported")]
     Unsupported {
         /// The node.
@@ -108,5 +108,5 @@ pub enum NetworkError {
     },
     /// The threads could not be started.
     #[error(transparent)]
-    Team(#[from] cellstream::execute::team::TeamError),
+    Team(#[from] gatestream::execute::team::TeamError),
 }

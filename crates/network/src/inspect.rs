@@ -16,11 +16,11 @@ use crate::{NetworkError, NetworkPort};
 /// The contents of an ONNX file, whether it runs or not.
 ///
 /// ```no_run
-/// let inspection = cellstream_network::Inspection::open("model.onnx")?;
+/// let inspection = gatestream_network::Inspection::open("model.onnx")?;
 /// for node in &inspection.recurrent {
 ///     println!("{} {:?}: {:?} units", node.operator, node.name, node.hidden_size);
 /// }
-/// # Ok::<(), cellstream_network::NetworkError>(())
+/// # Ok::<(), gatestream_network::NetworkError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! Whole ONNX graphs: recurrent and dense layers on cellstream, everything else on
+//! Whole ONNX graphs: recurrent and dense layers on gatestream, everything else on
 //! [tract](https://docs.rs/tract-onnx).
 //!
 //! ```text
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! All recurrent nodes of a network share one team of threads. A node gives the bits of
-//! [`Session::run`](cellstream::Session::run) on its weights.
+//! [`Session::run`](gatestream::Session::run) on its weights.
 
 mod attempt;
 mod control_flow;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream::execute::team::catch_panic_silently;
-use cellstream::machine::Topology;
-use cellstream::model::Precision;
+use gatestream::execute::team::catch_panic_silently;
+use gatestream::machine::Topology;
+use gatestream::model::Precision;
 use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{ModelProto, ValueInfoProto, type_proto};
 
@@ -50,13 +50,13 @@ pub struct RunOptions {
 /// are needed first.
 ///
 /// ```no_run
-/// use cellstream_network::{Network, NetworkOptions, NetworkThreads};
+/// use gatestream_network::{Network, NetworkOptions, NetworkThreads};
 ///
 /// let threads = NetworkThreads::new(None);
 /// let options = NetworkOptions::default();
 /// let encoder = Network::open_on("encoder.onnx", options, &threads)?;
 /// let decoder = Network::open_on("decoder.onnx", options, &threads)?;
-/// # Ok::<(), cellstream_network::NetworkError>(())
+/// # Ok::<(), gatestream_network::NetworkError>(())
 /// ```
 #[derive(Clone)]
 pub struct NetworkThreads(Arc<Threads>);
@@ -102,14 +102,14 @@ pub struct NamedTensor {
 /// A whole ONNX graph, ready to run.
 ///
 /// ```no_run
-/// use cellstream_network::{Network, Tensor};
+/// use gatestream_network::{Network, Tensor};
 ///
 /// let network = Network::open("model.onnx")?;
 /// let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
 /// for output in network.run(&[("x", &x)])? {
 ///     println!("{}: {:?}", output.name, output.tensor.shape());
 /// }
-/// # Ok::<(), cellstream_network::NetworkError>(())
+/// # Ok::<(), gatestream_network::NetworkError>(())
 /// ```
 pub struct Network {
     model: ModelProto,
@@ -283,12 +283,12 @@ impl Network {
     /// thread that runs the network.
     ///
     /// ```no_run
-    /// # use cellstream_network::{Network, RunOptions, Tensor};
+    /// # use gatestream_network::{Network, RunOptions, Tensor};
     /// # let network = Network::open("model.onnx")?;
     /// let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
     /// let plan = network.prepare(&[("x", &x)], RunOptions::default())?;
     /// let outputs = network.run_prepared(&plan, &[("x", &x)])?;
-    /// # Ok::<(), cellstream_network::NetworkError>(())
+    /// # Ok::<(), gatestream_network::NetworkError>(())
     /// ```
     ///
     /// # Errors
@@ -383,13 +383,13 @@ impl Network {
     /// Runs the network as [`Network::run`], and takes the time of each recurrent region.
     ///
     /// ```no_run
-    /// # use cellstream_network::{Network, Tensor};
+    /// # use gatestream_network::{Network, Tensor};
     /// # let network = Network::open("model.onnx")?;
     /// # let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
     /// network.run(&[("x", &x)])?; // the first run also prepares a plan
     /// let profile = network.profile(&[("x", &x)])?.profile;
     /// println!("{:.0} % in recurrent layers", 100.0 * profile.recurrent_share());
-    /// # Ok::<(), cellstream_network::NetworkError>(())
+    /// # Ok::<(), gatestream_network::NetworkError>(())
     /// ```
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! The plans of all recurrent regions of a network, and their file.
 //!
 //! ```text
-//! cellstream network plan 1
+//! gatestream network plan 1
 //!
 //! region "/encoder/LSTM"
-//! cellstream plan 2
+//! gatestream plan 2
 //! …                          the plan file of this region, to its checksum
 //!
 //! region "/decoder/LSTM"
@@ -16,11 +16,11 @@
 use std::io::Read;
 use std::path::Path;
 
-use cellstream::atomic_file;
+use gatestream::atomic_file;
 
 use crate::NetworkError;
 
-const HEADING: &str = "cellstream network plan 1";
+const HEADING: &str = "gatestream network plan 1";
 /// Enough for hundreds of regions.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -28,11 +28,11 @@ const MAX_BYTES: u64 = 64 << 20;
 /// one, and [`Network::use_plan`](crate::Network::use_plan) takes it.
 ///
 /// ```
-/// use cellstream_network::NetworkPlan;
+/// use gatestream_network::NetworkPlan;
 ///
-/// let plan = NetworkPlan::from_text("cellstream network plan 1\n")?;
+/// let plan = NetworkPlan::from_text("gatestream network plan 1\n")?;
 /// assert_eq!(plan.regions().count(), 0);
-/// # Ok::<(), cellstream_network::NetworkError>(())
+/// # Ok::<(), gatestream_network::NetworkError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkPlan {
@@ -86,9 +86,14 @@ impl NetworkPlan {
         let mut lines = text.lines();
         match lines.next() {
             Some(HEADING) => {}
-            Some(first) if first.starts_with("cellstream plan ") => {
+            Some(first) if first.starts_with("gatestream plan ") => {
                 return Err(refused(
                     "it is the plan of a stack of layers; tune this model for a plan of its own",
+                ));
+            }
+            Some(first) if first.starts_with("cellstream ") => {
+                return Err(refused(
+                    "it is of cellstream, the former name of gatestream; tune again",
                 ));
             }
             _ => return Err(refused(format!("line 1 must be {HEADING:?}"))),
@@ -189,13 +194,13 @@ mod tests {
         let names = ["", "/a/LSTM", "a \"b\" \\ 'c'", "new\nline", "\u{200b}é\0"];
         let mut plan = NetworkPlan::default();
         for name in names {
-            plan.set(name, "cellstream plan 2\nchecksum none\n".into());
+            plan.set(name, "gatestream plan 2\nchecksum none\n".into());
         }
         let read = NetworkPlan::from_text(&plan.to_text()).unwrap();
         assert_eq!(read.regions().collect::<Vec<_>>(), names);
         for name in names {
             let text = read.region(name).unwrap();
-            assert!(text.starts_with("cellstream plan 2\nchecksum none\n"));
+            assert!(text.starts_with("gatestream plan 2\nchecksum none\n"));
         }
         assert_eq!(NetworkPlan::from_text(&read.to_text()).unwrap(), read);
     }
@@ -204,11 +209,12 @@ mod tests {
     fn files_of_other_kinds_are_refused() {
         for (text, why) in [
             ("", "line 1"),
-            ("cellstream plan 2\n", "a stack of layers"),
-            ("cellstream network plan 1\nbatch 1\n", "line 2"),
-            ("cellstream network plan 1\n\nregion x\n", "line 3"),
+            ("gatestream plan 2\n", "a stack of layers"),
+            ("cellstream network plan 1\n", "former name"),
+            ("gatestream network plan 1\nbatch 1\n", "line 2"),
+            ("gatestream network plan 1\n\nregion x\n", "line 3"),
             (
-                "cellstream network plan 1\nregion \"x\"\nregion \"x\"\n",
+                "gatestream network plan 1\nregion \"x\"\nregion \"x\"\n",
                 "two plans",
             ),
         ] {

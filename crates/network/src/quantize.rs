@@ -14,7 +14,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use cellstream::model::{Matrix, ModelError, Precision};
+use gatestream::model::{Matrix, ModelError, Precision};
 use prost::Message;
 use tract_onnx::pb::{
     AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType,
@@ -31,7 +31,7 @@ const FLOAT: i32 = 1;
 /// A graph with recurrent weights in 8 bits.
 ///
 /// ```no_run
-/// let graph = cellstream_network::QuantizedGraph::of("model.onnx")?;
+/// let graph = gatestream_network::QuantizedGraph::of("model.onnx")?;
 /// std::fs::write("small.onnx", &graph.bytes)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -11,11 +11,11 @@ use crate::NetworkError;
 /// An array in row-major order.
 ///
 /// ```
-/// use cellstream_network::Tensor;
+/// use gatestream_network::Tensor;
 ///
 /// let x = Tensor::new(&[1, 2, 3], vec![0.5f32; 6])?;
 /// assert_eq!(x.shape(), [1, 2, 3]);
-/// # Ok::<(), cellstream_network::NetworkError>(())
+/// # Ok::<(), gatestream_network::NetworkError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {

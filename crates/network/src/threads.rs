@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use cellstream::execute::team::{SharedTeam, Team, TeamError, silence_panics_of_this_thread};
+use gatestream::execute::team::{SharedTeam, Team, TeamError, silence_panics_of_this_thread};
 use tract_linalg::multithread::{Executor, multithread_tract_scope};
 
 /// See the [module](self). Both are started at their first use.
@@ -47,7 +47,7 @@ impl Threads {
             return graph();
         }
         let make = || {
-            let executor = Executor::multithread_with_name(self.count, "cellstream-tract");
+            let executor = Executor::multithread_with_name(self.count, "gatestream-tract");
             // Their panics go on in the thread that waits for them.
             if let Executor::MultiThread(pool) = &executor {
                 pool.broadcast(|_| silence_panics_of_this_thread());

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use cellstream::Plan;
-use cellstream::plan::Stamp;
-use cellstream::tune::{Effort, Options, tune};
+use gatestream::Plan;
+use gatestream::plan::Stamp;
+use gatestream::tune::{Effort, Options, tune};
 
 use crate::{Network, NetworkError, NetworkPlan, Tensor};
 
@@ -79,7 +79,7 @@ impl Network {
     ///
     /// ```no_run
     /// use std::ops::ControlFlow;
-    /// use cellstream_network::{Network, NetworkTuning, Tensor};
+    /// use gatestream_network::{Network, NetworkTuning, Tensor};
     ///
     /// let network = Network::open("model.onnx")?;
     /// let x = Tensor::new(&[1, 100, 80], vec![0.0f32; 8000])?;
@@ -88,7 +88,7 @@ impl Network {
     ///     ControlFlow::Continue(())
     /// })?;
     /// tuned.plan.save("model.plan")?;
-    /// # Ok::<(), cellstream_network::NetworkError>(())
+    /// # Ok::<(), gatestream_network::NetworkError>(())
     /// ```
     ///
     /// # Errors

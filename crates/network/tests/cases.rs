@@ -6,7 +6,7 @@ mod npz;
 
 use std::path::Path;
 
-use cellstream_network::Network;
+use gatestream_network::Network;
 use npz::{Case, difference};
 
 /// Largest difference from the expected outputs.

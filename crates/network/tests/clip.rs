@@ -4,7 +4,7 @@
 #[path = "common/graphs.rs"]
 mod graphs;
 
-use cellstream_network::{Network, NetworkOptions, Tensor};
+use gatestream_network::{Network, NetworkOptions, Tensor};
 use graphs::{constant, file, float, integer, node, value};
 use tract_onnx::pb::GraphProto;
 

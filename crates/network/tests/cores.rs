@@ -6,7 +6,7 @@ mod npz;
 
 use std::path::{Path, PathBuf};
 
-use cellstream_network::{
+use gatestream_network::{
     Core, Inspection, Network, NetworkError, NetworkOptions, NodeName, Origin, Tensor,
 };
 use npz::{Case, difference};

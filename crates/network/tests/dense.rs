@@ -3,7 +3,7 @@
 #[path = "common/graphs.rs"]
 mod graphs;
 
-use cellstream_network::{Network, NetworkOptions, Tensor};
+use gatestream_network::{Network, NetworkOptions, Tensor};
 use graphs::{branch, constant, file, float, integer, node, value, value_of};
 use tract_onnx::pb::{GraphProto, NodeProto};
 

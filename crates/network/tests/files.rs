@@ -5,7 +5,7 @@ mod graphs;
 
 use std::path::Path;
 
-use cellstream_network::{Network, NetworkError, NetworkOptions, Tensor};
+use gatestream_network::{Network, NetworkError, NetworkOptions, Tensor};
 use graphs::{constant, model, node, value};
 use prost::Message;
 use tract_onnx::pb::{
@@ -361,7 +361,7 @@ fn a_reference_to_a_shared_constant_in_a_file_is_refused() {
         ..weights()
     };
     w.external_data.push(StringStringEntryProto {
-        key: "cellstream.index".into(),
+        key: "gatestream.index".into(),
         value: "0".into(),
     });
     // Also one of a function's body.
@@ -468,7 +468,7 @@ fn inputs_that_do_not_fit_are_named() {
 
 #[test]
 fn operators_of_this_crate_are_refused_in_files() {
-    for operator in ["cellstream.Dense", "cellstream.CompactSteps"] {
+    for operator in ["gatestream.Dense", "gatestream.CompactSteps"] {
         let mut model = sum(weights(), &[17]);
         model.graph.as_mut().unwrap().node[0].op_type = operator.into();
         let refused = open(&model).err().unwrap();

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellstream_network::{Network, NetworkTuning, RegionRun, Tensor};
+use gatestream_network::{Network, NetworkTuning, RegionRun, Tensor};
 use npz::{Case, difference};
 
 fn folder() -> PathBuf {

@@ -5,7 +5,7 @@ mod npz;
 
 use std::path::Path;
 
-use cellstream_network::{NamedTensor, Network, NetworkError};
+use gatestream_network::{NamedTensor, Network, NetworkError};
 use npz::{Case, difference};
 
 fn run(name: &str) -> (Case, Result<Vec<NamedTensor>, NetworkError>) {

@@ -5,7 +5,7 @@ mod npz;
 
 use std::path::Path;
 
-use cellstream_network::{Network, NetworkOptions};
+use gatestream_network::{Network, NetworkOptions};
 use npz::Case;
 
 #[test]

@@ -6,7 +6,7 @@ mod node_cases;
 
 use std::path::Path;
 
-use cellstream_network::NetworkOptions;
+use gatestream_network::NetworkOptions;
 use node_cases::{FORMS, NodeCase, Outcome};
 
 #[test]

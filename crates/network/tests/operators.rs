@@ -4,7 +4,7 @@
 #[path = "common/graphs.rs"]
 mod graphs;
 
-use cellstream_network::{Network, NetworkError, NetworkOptions, RunOptions, Tensor};
+use gatestream_network::{Network, NetworkError, NetworkOptions, RunOptions, Tensor};
 use graphs::{branch, constant, float, integer, ints, model, node, value, value_of};
 use prost::Message;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};

@@ -5,7 +5,7 @@ mod graphs;
 
 use std::sync::Barrier;
 
-use cellstream_network::{
+use gatestream_network::{
     Caller, Network, NetworkError, NetworkOptions, NetworkThreads, RunOptions, Tensor,
 };
 use graphs::{branch, constant, file, ints, node, value, value_of};
@@ -302,7 +302,7 @@ fn a_layer_has_plans_for_all_sizes_that_it_meets() {
     for (steps, batch) in [(1, 1), (100, 1), (100, 32), (1, 1)] {
         let (found, fresh) = (run(&network, steps, batch), run(&open(), steps, batch));
         assert_eq!(found.outputs, fresh.outputs);
-        let plan = |run: &cellstream_network::ProfiledRun| run.profile.regions[0].plan.clone();
+        let plan = |run: &gatestream_network::ProfiledRun| run.profile.regions[0].plan.clone();
         assert_eq!(plan(&found), plan(&fresh), "{steps} steps of {batch}");
     }
 }

@@ -5,8 +5,8 @@ mod npz;
 
 use std::path::{Path, PathBuf};
 
-use cellstream::model::Precision;
-use cellstream_network::{Network, NetworkError, NetworkOptions, QuantizedGraph};
+use gatestream::model::Precision;
+use gatestream_network::{Network, NetworkError, NetworkOptions, QuantizedGraph};
 use npz::{Case, difference};
 
 fn case(name: &str) -> (PathBuf, Case) {

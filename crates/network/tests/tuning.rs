@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellstream::tune::Effort;
-use cellstream_network::{
+use gatestream::tune::Effort;
+use gatestream_network::{
     Network, NetworkError, NetworkPlan, NetworkTuning, Tensor, TuningProgress,
 };
 use npz::Case;

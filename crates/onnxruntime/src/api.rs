@@ -144,7 +144,7 @@ impl Api {
         let version = unsafe { Api::text(version) };
         let needed = ffi::VERSION;
         let why =
-            format!("ONNX Runtime {version} is too old; cellstream needs 1.{needed} or newer");
+            format!("ONNX Runtime {version} is too old; gatestream needs 1.{needed} or newer");
         Api::status_of(first, &why)
     }
 
@@ -180,7 +180,7 @@ impl Api {
     /// Logs a message of this level.
     pub fn log(&self, logger: *const Logger, level: i32, message: &str) {
         let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-        let (file, function) = (c"cellstream", c"cellstream");
+        let (file, function) = (c"gatestream", c"gatestream");
         let status = call!(
             self.api,
             api::LOGGER_LOG_MESSAGE,

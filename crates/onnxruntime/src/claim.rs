@@ -1,8 +1,8 @@
 //! Whether a node that can be computed is claimed: not where it would run slower than in ONNX
 //! Runtime.
 
-use cellstream::machine::CacheModel;
-use cellstream::model::{Cell, Direction, Model, ResetForm};
+use gatestream::machine::CacheModel;
+use gatestream::model::{Cell, Direction, Model, ResetForm};
 
 /// Why a node is faster in ONNX Runtime; `None`: it is not.
 ///
@@ -48,7 +48,7 @@ pub fn slower(model: &Model) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellstream::model::{Gru, Lstm, Merge};
+    use gatestream::model::{Gru, Lstm, Merge};
 
     /// A hidden size whose matrix of so many gates has about these bytes.
     fn hidden(bytes: usize, gates: usize) -> usize {

@@ -96,7 +96,7 @@ unsafe extern "C" fn get_name(_: *const Factory) -> *const c_char {
 }
 
 unsafe extern "C" fn get_vendor(_: *const Factory) -> *const c_char {
-    c"cellstream".as_ptr()
+    c"gatestream".as_ptr()
 }
 
 unsafe extern "C" fn get_vendor_id(_: *const Factory) -> u32 {
@@ -165,8 +165,8 @@ unsafe extern "C" fn create_ep(
         }
         if api.config_entry(options, EP_CONTEXT)?.as_deref() == Some("1") {
             return Err(
-                "cellstream writes no EPContext models; leave out ep.context_enable, or \
-                        compile the model without CellstreamExecutionProvider"
+                "gatestream writes no EPContext models; leave out ep.context_enable, or \
+                        compile the model without GatestreamExecutionProvider"
                     .into(),
             );
         }

@@ -11,6 +11,6 @@ pub fn guarded(api: &Api, work: impl FnOnce() -> Result<()>) -> Status {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => ptr::null_mut(),
         Ok(Err(why)) => api.status(&why),
-        Err(_) => api.status("cellstream panicked; this is a bug, please report it"),
+        Err(_) => api.status("gatestream panicked; this is a bug, please report it"),
     }
 }

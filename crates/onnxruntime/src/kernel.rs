@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellstream::execute::team::{ProcessMark, Team};
-use cellstream::execute::{PackedModel, Session};
-use cellstream::machine::Topology;
-use cellstream::model::{Input, Layout, Model, Output, Signature};
-use cellstream::plan::Plan;
+use gatestream::execute::team::{ProcessMark, Team};
+use gatestream::execute::{PackedModel, Session};
+use gatestream::machine::Topology;
+use gatestream::model::{Input, Layout, Model, Output, Signature};
+use gatestream::plan::Plan;
 
 use crate::api::{Api, Result, Tensor};
 use crate::ffi::KernelContext;

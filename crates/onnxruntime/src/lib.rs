@@ -1,5 +1,5 @@
 //! An execution provider for ONNX Runtime: it computes the recurrent layers of a model on
-//! cellstream, and leaves all other nodes to ONNX Runtime.
+//! gatestream, and leaves all other nodes to ONNX Runtime.
 //!
 //! ```text
 //! ffi.rs       the structures of ONNX Runtime's interface, places of its functions

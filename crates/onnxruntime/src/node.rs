@@ -1,6 +1,6 @@
 //! A recurrent node of a graph: its model, and the places of its inputs and outputs.
 
-use cellstream::Model;
+use gatestream::Model;
 use prost::Message;
 
 use crate::api::{Api, AttributeValue, Result, Tensor};

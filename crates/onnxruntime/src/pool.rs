@@ -1,6 +1,6 @@
 //! The threads of ONNX Runtime's session.
 
-use cellstream::execute::team::HostThreads;
+use gatestream::execute::team::HostThreads;
 
 use crate::api::Api;
 use crate::ffi::KernelContext;

@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::node::{RecurrentNode, is_recurrent, value_names};
 
 /// The name of the provider.
-pub const NAME: &std::ffi::CStr = c"CellstreamExecutionProvider";
+pub const NAME: &std::ffi::CStr = c"GatestreamExecutionProvider";
 
 /// Why nodes of a second graph of a session are left.
 const ONE_GRAPH: &str = "before version 1.24.4 it supports claimed nodes in one graph of a model \
@@ -84,7 +84,7 @@ impl Provider {
                 Ok(()) => {
                     api.claim(info, node)?;
                     self.has_claimed.store(true, Ordering::Relaxed);
-                    let message = format!("cellstream computes node {name:?} ({operator})");
+                    let message = format!("gatestream computes node {name:?} ({operator})");
                     (ffi::INFO, message)
                 }
                 Err(why) => (ffi::INFO, left(&why)),

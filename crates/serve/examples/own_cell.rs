@@ -1,7 +1,7 @@
 //! A user's recurrent cell that equals [`ChainCell`], written against the public interface only.
 //! The example compares both: the bits of all responses, and the times of interleaved rounds.
 //!
-//!     cargo run --release -p cellstream-serve --example own_cell -- 9
+//!     cargo run --release -p gatestream-serve --example own_cell -- 9
 //!
 //! The argument is the number of rounds. The cell chooses the layout of its rows
 //! ([`Cell::layout`]), runs several steps of a chain in one batch, and passes row views to
@@ -11,15 +11,15 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::execute::{PackedModel, Session};
-use cellstream::model::{Lstm, Model};
-use cellstream::plan::Plan;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{
+use gatestream::execute::{PackedModel, Session};
+use gatestream::model::{Lstm, Model};
+use gatestream::plan::Plan;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, RowLayout, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{ChainCell, UnbatchedError, UnbatchedRunner};
+use gatestream_serve::engine::{EngineOptions, Request};
+use gatestream_serve::networks::{ChainCell, UnbatchedError, UnbatchedRunner};
 
 const INPUT: usize = 64;
 const HIDDEN: usize = 128;

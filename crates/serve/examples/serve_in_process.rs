@@ -8,15 +8,15 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream::layers::Dense;
-use cellstream::model::{Lstm, Matrix};
-use cellstream_serve::Engine;
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{
+use gatestream::layers::Dense;
+use gatestream::model::{Lstm, Matrix};
+use gatestream_serve::Engine;
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Graph, NodeId, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{ChainCell, run_unbatched};
+use gatestream_serve::engine::{EngineOptions, Request};
+use gatestream_serve::networks::{ChainCell, run_unbatched};
 
 const WORD: usize = 64;
 const HIDDEN: usize = 128;

@@ -59,7 +59,7 @@ pub enum RequestError {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// An input of a node is missing.
-    #[error("an input of node {node} is missing; this is a bug in cellstream, please report it")]
+    #[error("an input of node {node} is missing; this is a bug in gatestream, please report it")]
     Lost {
         /// The node.
         node: usize,

@@ -5,11 +5,11 @@
 //! described below.
 //!
 //! ```
-//! use cellstream::model::Lstm;
-//! use cellstream_serve::Engine;
-//! use cellstream_serve::cell_graph::Cells;
-//! use cellstream_serve::engine::{EngineOptions, Request};
-//! use cellstream_serve::networks::{Outputs, Chain, ChainCell};
+//! use gatestream::model::Lstm;
+//! use gatestream_serve::Engine;
+//! use gatestream_serve::cell_graph::Cells;
+//! use gatestream_serve::engine::{EngineOptions, Request};
+//! use gatestream_serve::networks::{Outputs, Chain, ChainCell};
 //!
 //! # let model = Lstm::new(8, 16).layers(2).random(1)?;
 //! # let words = vec![0.25; 3 * 8];

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cellstream::execute::{Backend, Cpu, PreparedModel, RunError, SessionError, Steps};
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::layers::Embedding;
-use cellstream::model::{Gru, Input, InputError, Layout, Lstm, Matrix, Model, Output, Signature};
-use cellstream::plan::Plan;
-use cellstream::reference;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{
+use gatestream::execute::{Backend, Cpu, PreparedModel, RunError, SessionError, Steps};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::layers::Embedding;
+use gatestream::model::{Gru, Input, InputError, Layout, Lstm, Matrix, Model, Output, Signature};
+use gatestream::plan::Plan;
+use gatestream::reference;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine::{EngineOptions, Request};
+use gatestream_serve::networks::{
     Chain, ChainCell, DecoderCell, EncoderCell, Outputs, Seq2Seq, Until, run_unbatched,
 };
 

@@ -5,16 +5,16 @@ mod counting;
 
 use std::sync::Arc;
 
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::kernels::Isa;
-use cellstream::layers::{Argmax, Embedding};
-use cellstream::model::{Lstm, Matrix, Precision};
-use cellstream_serve::cell_graph::{Batch, Cells, WorkerEnv};
-use cellstream_serve::networks::{
+use counting::calls;
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::kernels::Isa;
+use gatestream::layers::{Argmax, Embedding};
+use gatestream::model::{Lstm, Matrix, Precision};
+use gatestream_serve::cell_graph::{Batch, Cells, WorkerEnv};
+use gatestream_serve::networks::{
     BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
     DecoderCell, EncoderCell, Seq2Seq, Whole, WholeCell,
 };
-use counting::calls;
 
 const ROWS: usize = 9;
 const STEPS: usize = 3;

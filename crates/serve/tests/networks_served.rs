@@ -3,21 +3,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cellstream::execute::Session;
-use cellstream::layers::{BeamOptions, Embedding};
-use cellstream::model::{Gru, Input, LightGru, Lstm, Matrix, Output, Precision};
-use cellstream::plan::Plan;
-use cellstream::reference;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{Cells, Graph};
-use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::networks::{
+use gatestream::execute::Session;
+use gatestream::layers::{BeamOptions, Embedding};
+use gatestream::model::{Gru, Input, LightGru, Lstm, Matrix, Output, Precision};
+use gatestream::plan::Plan;
+use gatestream::reference;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::{Cells, Graph};
+use gatestream_serve::engine::{EngineOptions, Request, Workers};
+use gatestream_serve::networks::{
     BeamSeq2Seq, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm,
     ChildSumWeights, DecoderCell, Dependencies, EncoderCell, FeedPrevious, Outputs, Seq2Seq,
     UnbatchedRunner, Until,
 };
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::End;
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::End;
 
 const FEATURES: usize = 3;
 const SYMBOLS: usize = 70;

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cellstream::execute::{
+use gatestream::execute::{
     Backend, Cpu, PreparedModel, ResidentModel, ResidentNetwork, ResidentRoom, ResidentStep,
     ResultOf, ResultRow, RunError, SessionError, Steps,
 };
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::model::{Gru, Lstm, Model};
-use cellstream::plan::Plan;
-use cellstream_serve::cell_graph::{BatchSizes, Cells, DynamicGraph, Growth, NodeId, NodeOutputs};
-use cellstream_serve::engine::{EngineOptions, ModelOptions, Request, Ticket, Workers};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::{Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, Table};
-use cellstream_serve::{Engine, RequestError};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::model::{Gru, Lstm, Model};
+use gatestream::plan::Plan;
+use gatestream_serve::cell_graph::{BatchSizes, Cells, DynamicGraph, Growth, NodeId, NodeOutputs};
+use gatestream_serve::engine::{EngineOptions, ModelOptions, Request, Ticket, Workers};
+use gatestream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::{Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, Table};
+use gatestream_serve::{Engine, RequestError};
 
 /// What the devices of a test did.
 #[derive(Default)]

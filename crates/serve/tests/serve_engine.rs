@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::{Engine, EngineOptions, Request, SubmitError, Workers};
-use cellstream_serve::policy::{BatchSteps, PolicyKind};
-use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
+use gatestream_serve::engine::{Engine, EngineOptions, Request, SubmitError, Workers};
+use gatestream_serve::policy::{BatchSteps, PolicyKind};
+use gatestream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use simple_cells::{
     POISON, REFUSED, SLOW, bits, cells, chain, count_down, random_options, random_request,
 };
@@ -336,7 +336,7 @@ fn the_last_owner_of_an_engine_may_be_one_of_its_own_threads() {
     let own = Arc::clone(&engine);
     let (request, expected) = chain(&ids, &[0.5; 3]);
     let (begin, may_begin) = std::sync::mpsc::channel::<()>();
-    let done = move |answer: Result<cellstream_serve::engine::Response, RequestError>| {
+    let done = move |answer: Result<gatestream_serve::engine::Response, RequestError>| {
         // By now it is the only one.
         may_begin.recv().unwrap();
         drop(own);

@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use cellstream::execute::team::{SharedTeam, Worker};
-use cellstream_serve::Engine;
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{
-    Batch, Cell, CellError, Cells, Graph, Ports, PreparedCell, WorkerEnv,
-};
-use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
-use cellstream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
+use gatestream::execute::team::{SharedTeam, Worker};
+use gatestream_serve::Engine;
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{
+    Batch, Cell, CellError, Cells, Graph, Ports, PreparedCell, WorkerEnv,
+};
+use gatestream_serve::engine::{EngineOptions, Request, StreamError, SubmitError, Workers};
+use gatestream_serve::scheduler::{End, LimitOf, Limits, Reason, Refused};
 use simple_cells::{POISON, bits, chain, outputs, random_request};
 
 #[test]

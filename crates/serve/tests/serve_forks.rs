@@ -7,12 +7,12 @@ mod fork;
 
 use std::time::Duration;
 
-use cellstream::model::Lstm;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::{EngineOptions, Request, StreamError, SubmitError};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs};
-use cellstream_serve::{Engine, RequestError};
 use fork::returns_in_child;
+use gatestream::model::Lstm;
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine::{EngineOptions, Request, StreamError, SubmitError};
+use gatestream_serve::networks::{Chain, ChainCell, Outputs};
+use gatestream_serve::{Engine, RequestError};
 
 fn engine() -> (Engine, Chain) {
     let mut cells = Cells::new();

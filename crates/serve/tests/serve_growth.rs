@@ -13,15 +13,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{
-    CellId, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs, Reader, Source,
-};
-use cellstream_serve::engine::{Request, SubmitError};
-use cellstream_serve::networks::{UnbatchedError, run_unbatched};
-use cellstream_serve::scheduler::{End, Limits, Reason, Refused};
 use gate::Gate;
 use gated::{ended, scene};
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::{
+    CellId, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs, Reader, Source,
+};
+use gatestream_serve::engine::{Request, SubmitError};
+use gatestream_serve::networks::{UnbatchedError, run_unbatched};
+use gatestream_serve::scheduler::{End, Limits, Reason, Refused};
 use simple_cells::{Ids, bits, chain};
 
 /// Two branches that grow by what they themselves gave, a node at a time, and now and then one more

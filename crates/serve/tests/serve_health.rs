@@ -11,11 +11,11 @@ mod simple_cells;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellstream_serve::cell_graph::{DynamicGraph, Graph, Growth, NodeId, NodeOutputs};
-use cellstream_serve::engine::{Activity, ModelOptions, Request, SubmitError, WorkerHealth};
-use cellstream_serve::scheduler::{End, Limits, Reason, Usage};
 use gate::Gate;
 use gated::{Scene, ended, scene};
+use gatestream_serve::cell_graph::{DynamicGraph, Graph, Growth, NodeId, NodeOutputs};
+use gatestream_serve::engine::{Activity, ModelOptions, Request, SubmitError, WorkerHealth};
+use gatestream_serve::scheduler::{End, Limits, Reason, Usage};
 use simple_cells::{cells_in, chain, outputs};
 
 fn gated_cell() -> Activity {

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cellstream::model::{Gru, Lstm};
-use cellstream_serve::cell_graph::{Batch, BatchSizes, Cell, CellError, Cells, Graph, Ports};
-use cellstream_serve::cell_graph::{PreparedCell, WorkerEnv};
-use cellstream_serve::engine::{EngineError, EngineOptions, Model, ModelOptions, Request};
-use cellstream_serve::engine::{StreamError, SubmitError, Ticket, Workers};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
-use cellstream_serve::scheduler::{Limits, Refused};
-use cellstream_serve::{Engine, RequestError};
 use gated::{ended, scene};
+use gatestream::model::{Gru, Lstm};
+use gatestream_serve::cell_graph::{Batch, BatchSizes, Cell, CellError, Cells, Graph, Ports};
+use gatestream_serve::cell_graph::{PreparedCell, WorkerEnv};
+use gatestream_serve::engine::{EngineError, EngineOptions, Model, ModelOptions, Request};
+use gatestream_serve::engine::{StreamError, SubmitError, Ticket, Workers};
+use gatestream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
+use gatestream_serve::scheduler::{Limits, Refused};
+use gatestream_serve::{Engine, RequestError};
 use simple_cells::{bits, cells, cells_in, chain, outputs, random_options, random_request};
 
 const GONE: SubmitError = SubmitError::Refused(Refused::NoModel);

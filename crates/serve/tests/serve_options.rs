@@ -6,12 +6,12 @@ mod simple_cells;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cellstream_serve::cell_graph::{
+use gatestream_serve::cell_graph::{
     Batch, BatchSizes, Cell, CellCost, CellError, Cells, Ports, PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::{Engine, EngineError, EngineOptions, ModelOptions, Workers};
-use cellstream_serve::policy::BatchSteps;
-use cellstream_serve::scheduler::ModelError;
+use gatestream_serve::engine::{Engine, EngineError, EngineOptions, ModelOptions, Workers};
+use gatestream_serve::policy::BatchSteps;
+use gatestream_serve::scheduler::ModelError;
 use simple_cells::cells;
 
 /// A cell that computes nothing, with the maximum number of rows of its batches.

@@ -10,17 +10,17 @@ mod simple_cells;
 
 use std::sync::mpsc;
 
-use cellstream::layers::Embedding;
-use cellstream::model::{Lstm, Matrix};
-use cellstream_serve::cell_graph::{
-    CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs,
-};
-use cellstream_serve::engine::{EngineOptions, Request, Response, Workers};
-use cellstream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_unbatched};
-use cellstream_serve::scheduler::Limits;
-use cellstream_serve::{Engine, RequestError};
 use gate::PATIENCE;
 use gated::{ended, scene};
+use gatestream::layers::Embedding;
+use gatestream::model::{Lstm, Matrix};
+use gatestream_serve::cell_graph::{
+    CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs,
+};
+use gatestream_serve::engine::{EngineOptions, Request, Response, Workers};
+use gatestream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_unbatched};
+use gatestream_serve::scheduler::Limits;
+use gatestream_serve::{Engine, RequestError};
 use simple_cells::bits;
 
 /// What a request's user is told.

@@ -4,15 +4,15 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
-use cellstream::execute::team::TeamWarning;
-use cellstream::machine::allowed_cpus;
-use cellstream::model::Lstm;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{
+use gatestream::execute::team::TeamWarning;
+use gatestream::machine::allowed_cpus;
+use gatestream::model::Lstm;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request, Workers, calibrate};
-use cellstream_serve::networks::{Chain, ChainCell};
+use gatestream_serve::engine::{EngineOptions, Request, Workers, calibrate};
+use gatestream_serve::networks::{Chain, ChainCell};
 
 /// Held by each test, as their engines use cores.
 static ONE_TEST: Mutex<()> = Mutex::new(());

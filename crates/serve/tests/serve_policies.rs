@@ -12,15 +12,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cellstream_serve::cell_graph::{
+use gated::ended;
+use gatestream_serve::cell_graph::{
     BatchSizes, BatchTime, Cell, CellCost, CellError, CellId, Graph, Ports, PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request, SubmitError, Workers};
-use cellstream_serve::scheduler::{
+use gatestream_serve::engine::{EngineOptions, Request, SubmitError, Workers};
+use gatestream_serve::scheduler::{
     Demand, End, NewModel, NewTask, Policy, Refused, RequestKey, Row, SubgraphKey, Table, Task,
 };
-use cellstream_serve::{Engine, RequestError};
-use gated::ended;
+use gatestream_serve::{Engine, RequestError};
 use simple_cells::{SLOW, bits, cells, chain, outputs};
 
 fn one_worker() -> EngineOptions {

@@ -14,12 +14,12 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{DynamicGraph, Graph, Growth, NodeId, NodeOutputs};
-use cellstream_serve::engine::{Request, Response, SubmitError};
-use cellstream_serve::scheduler::{LimitOf, Limits, Reason, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::{DynamicGraph, Graph, Growth, NodeId, NodeOutputs};
+use gatestream_serve::engine::{Request, Response, SubmitError};
+use gatestream_serve::scheduler::{LimitOf, Limits, Reason, Refused};
 use simple_cells::{POISON, bits, count_down, outputs, random_request};
 
 /// The name of this thread.
@@ -82,7 +82,7 @@ fn users_code_runs_on_the_reply_thread() {
     scene.gate.wait_for(1);
     scene.gate.let_go(1);
     // The callback, and the drop of what the request owns.
-    assert_eq!([next(), next()], ["cellstream-replies"; 2]);
+    assert_eq!([next(), next()], ["gatestream-replies"; 2]);
 
     // The only worker is held, so all are pending.
     let held = scene.submit(scene.gated(1.0));
@@ -96,7 +96,7 @@ fn users_code_runs_on_the_reply_thread() {
         assert!(poll(step.as_mut(), &told).is_pending());
     }
     scene.gate.let_all_go();
-    assert_eq!([(); 3].map(|()| next()), ["cellstream-replies"; 3]);
+    assert_eq!([(); 3].map(|()| next()), ["gatestream-replies"; 3]);
     assert_eq!(ended(held), Ok(vec![2.0]));
 }
 

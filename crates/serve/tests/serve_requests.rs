@@ -13,17 +13,17 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::Engine;
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{
+use gate::{Gate, Gated, PATIENCE, drained, ended};
+use gatestream_serve::Engine;
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{
     Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
     Ports, Reader, Source,
 };
-use cellstream_serve::engine::{EngineOptions, Request, Response, SubmitError, Ticket, Workers};
-use cellstream_serve::policy::{BatchSteps, PolicyKind};
-use cellstream_serve::scheduler::{End, Limits, Refused};
-use gate::{Gate, Gated, PATIENCE, drained, ended};
+use gatestream_serve::engine::{EngineOptions, Request, Response, SubmitError, Ticket, Workers};
+use gatestream_serve::policy::{BatchSteps, PolicyKind};
+use gatestream_serve::scheduler::{End, Limits, Refused};
 
 /// Adds its input to its state, each batch behind the gate.
 fn add_to_state(gate: &Gate, batch: &mut Batch<'_>) -> Result<(), CellError> {

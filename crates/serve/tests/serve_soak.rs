@@ -3,7 +3,7 @@
 //! then on two. Memory stays flat, every request ends once, and each answer is that of the request
 //! alone.
 //!
-//!     CELLSTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
+//!     GATESTREAM_SOAK_SECONDS=600 cargo test --release --test serve_soak
 
 #[cfg(target_os = "linux")]
 #[path = "../../../tests/common/cpusets.rs"]
@@ -20,16 +20,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::Engine;
-use cellstream_serve::RequestError;
-use cellstream_serve::engine::{EngineOptions, ModelOptions, StreamError, SubmitError, Workers};
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::{End, Limits, Refused};
+use gatestream_serve::Engine;
+use gatestream_serve::RequestError;
+use gatestream_serve::engine::{EngineOptions, ModelOptions, StreamError, SubmitError, Workers};
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::{End, Limits, Refused};
 use workload::{E, Growing, LongStream, Workload, bits};
 
 #[test]
 fn memory_stays_flat_and_every_request_ends_once() {
-    let seconds = std::env::var("CELLSTREAM_SOAK_SECONDS").ok();
+    let seconds = std::env::var("GATESTREAM_SOAK_SECONDS").ok();
     let seconds: f64 = seconds.map_or(3.0, |s| s.parse().expect("seconds"));
     let workload = Workload::new();
     for (workers, policy) in [

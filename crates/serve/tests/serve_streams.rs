@@ -11,16 +11,16 @@ mod simple_cells;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::model::{Lstm, Precision};
-use cellstream_serve::cell_graph::{Batch, BatchSizes, CellError, CellId, Cells, Graph, Ports};
-use cellstream_serve::engine::{
-    EngineOptions, Request, StepOptions, Stream, StreamError, SubmitError, Workers,
-};
-use cellstream_serve::networks::{Chain, ChainCell};
-use cellstream_serve::scheduler::{LimitOf, Limits, Reason, Refused};
-use cellstream_serve::{Engine, RequestError};
 use gate::{Gate, Gated, PATIENCE};
 use gated::scene;
+use gatestream::model::{Lstm, Precision};
+use gatestream_serve::cell_graph::{Batch, BatchSizes, CellError, CellId, Cells, Graph, Ports};
+use gatestream_serve::engine::{
+    EngineOptions, Request, StepOptions, Stream, StreamError, SubmitError, Workers,
+};
+use gatestream_serve::networks::{Chain, ChainCell};
+use gatestream_serve::scheduler::{LimitOf, Limits, Reason, Refused};
+use gatestream_serve::{Engine, RequestError};
 use simple_cells::{POISON, SLOW, cells, outputs, random_options, random_request};
 
 #[test]
@@ -231,7 +231,7 @@ impl Held {
     }
 
     /// Requests of many steps of -1, more than batches have rows.
-    fn backlog(&self, priority: u8) -> Vec<cellstream_serve::engine::Ticket> {
+    fn backlog(&self, priority: u8) -> Vec<gatestream_serve::engine::Ticket> {
         let request = || {
             let mut graph = Graph::new();
             let x = graph.give(&[-1.0]);

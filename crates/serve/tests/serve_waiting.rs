@@ -16,10 +16,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::engine::{Model, ModelOptions, Request, SubmitError, Submitting, Ticket};
-use cellstream_serve::scheduler::{ClientId, End, LimitOf, Limits, Reason, Refused};
 use gate::PATIENCE;
 use gated::{Scene, ended, scene};
+use gatestream_serve::engine::{Model, ModelOptions, Request, SubmitError, Submitting, Ticket};
+use gatestream_serve::scheduler::{ClientId, End, LimitOf, Limits, Reason, Refused};
 
 /// A scene of one worker, whose gated cell has batches of up to four rows.
 fn limited(limits: Limits) -> Scene {
@@ -303,7 +303,7 @@ fn all_requests_are_accepted_or_none() {
     };
     assert_eq!((client.index, client.why), (2, of_limit.into()));
     // An invalid one.
-    let invalid = Request::new(cellstream_serve::cell_graph::Graph::new());
+    let invalid = Request::new(gatestream_serve::cell_graph::Graph::new());
     let invalid = refused(vec![scene.gated(1.0), invalid]);
     assert!(matches!(invalid.why, SubmitError::Graph(_)) && invalid.index == 1);
     assert_eq!(scene.engine.stats().counts.submitted, 0);

@@ -6,24 +6,24 @@ mod gate;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cellstream::execute::Session;
-use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output, Precision};
-use cellstream::plan::Plan;
-use cellstream::reference;
-use cellstream_serve::cell_graph::{
+use gate::{Gate, Gated, drained, ended};
+use gatestream::execute::Session;
+use gatestream::model::{Gru, Input, Lstm, Merge, Model, Output, Precision};
+use gatestream::plan::Plan;
+use gatestream::reference;
+use gatestream_serve::cell_graph::{
     Batch, BatchSizes, Cell, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth,
     NodeId, NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{
+use gatestream_serve::engine::{
     EngineOptions, ModelOptions, Request, StreamError, SubmitError, Workers,
 };
-use cellstream_serve::networks::{
+use gatestream_serve::networks::{
     Chain, ChainCell, NetworkError, Outputs, UnbatchedRunner, Whole, WholeCell, run_unbatched,
 };
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::{End, Limits, Reason, Refused};
-use cellstream_serve::{Engine, RequestError};
-use gate::{Gate, Gated, drained, ended};
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::{End, Limits, Reason, Refused};
+use gatestream_serve::{Engine, RequestError};
 
 const FEATURES: usize = 3;
 const MAX_STEPS: usize = 20;

@@ -5,13 +5,13 @@ mod counting;
 
 use std::time::{Duration, Instant};
 
-use cellstream::model::Lstm;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::{EngineOptions, Stream};
-use cellstream_serve::networks::{Chain, ChainCell};
-use cellstream_serve::scheduler::Limits;
 use counting::bytes;
+use gatestream::model::Lstm;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine::{EngineOptions, Stream};
+use gatestream_serve::networks::{Chain, ChainCell};
+use gatestream_serve::scheduler::Limits;
 
 const STREAMS: usize = 10_000;
 const FEATURES: usize = 32;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cellstream::machine::Topology;
-use cellstream_command::{Failure, seconds};
-use cellstream_serve::engine::{EngineOptions, Workers};
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::Limits;
+use gatestream::machine::Topology;
+use gatestream_command::{Failure, seconds};
+use gatestream_serve::engine::{EngineOptions, Workers};
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::Limits;
 
 pub use crate::log::LogFormat;
 #[cfg(feature = "otlp")]
@@ -116,7 +116,7 @@ pub struct Arguments {
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "http://HOST:PORT")]
     pub otlp: Option<String>,
-    /// Format of the log on standard error; RUST_LOG chooses its parts (cellstream::access=info has
+    /// Format of the log on standard error; RUST_LOG chooses its parts (gatestream::access=info has
     /// a line for each request)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log: LogFormat,

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use cellstream_network::NetworkError as GraphError;
-use cellstream_serve::RequestError;
-use cellstream_serve::engine::{StreamError, SubmitAllError, SubmitError};
-use cellstream_serve::networks::NetworkError;
-use cellstream_serve::scheduler::{LimitOf, Reason, Refused};
+use gatestream_network::NetworkError as GraphError;
+use gatestream_serve::RequestError;
+use gatestream_serve::engine::{StreamError, SubmitAllError, SubmitError};
+use gatestream_serve::networks::NetworkError;
+use gatestream_serve::scheduler::{LimitOf, Reason, Refused};
 use tonic::Code;
 
 macro_rules! kinds {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cellstream_serve::cell_graph::{
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellCost, CellError, Cells, Ports, PreparedCell, RowLayout, WorkerEnv,
 };
 

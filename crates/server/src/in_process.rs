@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, Response};
-use cellstream_serve::engine::{EngineOptions, Workers};
+use gatestream_serve::engine::{EngineOptions, Workers};
 use http_body_util::BodyExt;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
@@ -29,7 +29,7 @@ pub fn repository() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join("speech").join("1");
     std::fs::create_dir_all(&model).expect("made");
-    let lstm = cellstream::model::Lstm::new(2, 3);
+    let lstm = gatestream::model::Lstm::new(2, 3);
     let lstm = lstm.random(1).expect("a model");
     let saved = lstm.save_safetensors(model.join("model.safetensors"));
     saved.expect("saved");

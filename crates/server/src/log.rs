@@ -26,7 +26,7 @@ where
     L: Layer<Registry> + Send + Sync,
 {
     let filter = EnvFilter::try_from_default_env();
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,cellstream_server=info"));
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,gatestream_server=info"));
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let log = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use cellstream_network::PlanStats;
-use cellstream_serve::engine::ModelStats;
+use gatestream_network::PlanStats;
+use gatestream_serve::engine::ModelStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -96,7 +96,7 @@ impl Metrics {
         bodies: &Arc<Bodies>,
         client: &Client,
     ) -> Result<String, std::fmt::Error> {
-        let mut registry = Registry::with_prefix("cellstream");
+        let mut registry = Registry::with_prefix("gatestream");
         registry.register_collector(Box::new(Visible {
             latency: Arc::clone(&self.latency),
             failures: Arc::clone(&self.failures),

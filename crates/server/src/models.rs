@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::Engine;
-use cellstream_serve::engine::{self, EngineOptions, ModelOptions};
-use cellstream_serve::policy::PolicyKind;
+use gatestream_serve::Engine;
+use gatestream_serve::engine::{self, EngineOptions, ModelOptions};
+use gatestream_serve::policy::PolicyKind;
 
 use crate::error::{ErrorKind, InferError};
 use crate::networks::{GraphHost, Network};
@@ -254,7 +254,7 @@ impl Models {
     /// Adds a model to the engine of its policy, which is started for the first one.
     fn add(
         &self,
-        cells: cellstream_serve::cell_graph::Cells,
+        cells: gatestream_serve::cell_graph::Cells,
         config: &ModelConfig,
         options: &ModelOptions,
     ) -> Result<engine::Model, String> {

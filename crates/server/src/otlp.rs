@@ -2,7 +2,7 @@
 //! of each inference.
 
 use axum::http::HeaderMap;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
@@ -30,7 +30,7 @@ impl Exporter {
     pub fn start(address: &str) -> Result<Exporter, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .thread_name("cellstream-otlp")
+            .thread_name("gatestream-otlp")
             .enable_all()
             .build()?;
         let entered = runtime.enter();
@@ -38,7 +38,7 @@ impl Exporter {
         let exporter = exporter
             .build()
             .map_err(|why| Failure::usage(format!("--otlp {address}: {why}")))?;
-        let resource = Resource::builder().with_service_name("cellstream");
+        let resource = Resource::builder().with_service_name("gatestream");
         let provider = SdkTracerProvider::builder()
             .with_resource(resource.build())
             .with_batch_exporter(exporter)
@@ -55,7 +55,7 @@ impl Exporter {
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        OpenTelemetryLayer::new(self.provider.tracer("cellstream"))
+        OpenTelemetryLayer::new(self.provider.tracer("gatestream"))
     }
 }
 
@@ -92,8 +92,8 @@ mod tests {
 
     use axum::Router;
     use axum::body::{Body, Bytes};
-    use cellstream_protocol::ModelInferRequest;
-    use cellstream_protocol::model_infer_request::InferInputTensor;
+    use gatestream_protocol::ModelInferRequest;
+    use gatestream_protocol::model_infer_request::InferInputTensor;
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use hyper_util::server::conn::auto;
     use hyper_util::service::TowerToHyperService;

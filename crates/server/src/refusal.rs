@@ -11,7 +11,7 @@ use tonic::metadata::MetadataValue;
 use crate::error::{ErrorKind, InferError};
 
 /// Marks the status of a defect on its way through the server.
-pub const DEFECT: &str = "cellstream-defect";
+pub const DEFECT: &str = "gatestream-defect";
 
 /// The answer to a request that is refused, in the protocol that its headers tell.
 pub fn error_response(headers: &HeaderMap, error: &InferError) -> Response {

@@ -19,8 +19,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::engine::{self, Step, StepOptions, Stream};
-use cellstream_serve::scheduler::ClientId;
+use gatestream_serve::engine::{self, Step, StepOptions, Stream};
+use gatestream_serve::scheduler::ClientId;
 
 use crate::error::{ErrorKind, InferError};
 use crate::listener::Tenant;
@@ -420,8 +420,8 @@ impl Answers {
 mod tests {
     use super::*;
 
-    use cellstream_serve::engine::EngineOptions;
-    use cellstream_serve::scheduler::Limits;
+    use gatestream_serve::engine::EngineOptions;
+    use gatestream_serve::scheduler::Limits;
 
     use crate::in_process::repository;
     use crate::listener::Client;

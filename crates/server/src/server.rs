@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
-use cellstream_serve::engine::EngineOptions;
+use gatestream_serve::engine::EngineOptions;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -219,13 +219,13 @@ impl Server {
     /// and serves them. A model that cannot be loaded is in the index with the reason.
     ///
     /// ```no_run
-    /// use cellstream_server::{Server, ServerOptions};
+    /// use gatestream_server::{Server, ServerOptions};
     ///
     /// let server = Server::start("models", &ServerOptions::default())?;
     /// println!("http://{}", server.http_address());
     /// server.wait_for_signal();
     /// server.stop(std::time::Duration::from_secs(30));
-    /// # Ok::<(), cellstream_server::ServerError>(())
+    /// # Ok::<(), gatestream_server::ServerError>(())
     /// ```
     ///
     /// # Errors
@@ -255,7 +255,7 @@ impl Server {
         let credentials = Arc::new(Credentials::read(options).map_err(ServerError::File)?);
         let runtime = Builder::new_multi_thread()
             .worker_threads(options.io_threads.max(1))
-            .thread_name("cellstream-io")
+            .thread_name("gatestream-io")
             .enable_all()
             .build()
             .map_err(ServerError::Threads)?;

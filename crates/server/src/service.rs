@@ -18,7 +18,7 @@ use crate::statistics::{RequestTimes, Unanswered};
 use crate::wire::{InferRequest, InferResponse, Tensor};
 
 /// The name and the extensions of the protocol that the server has.
-pub const NAME: &str = "cellstream";
+pub const NAME: &str = "gatestream";
 pub const EXTENSIONS: [&str; 6] = [
     "model_configuration",
     "model_repository",

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream_serve::engine;
+use gatestream_serve::engine;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
@@ -323,7 +323,7 @@ mod onnx;
 mod tests {
     use super::*;
 
-    use cellstream_serve::scheduler::Limits;
+    use gatestream_serve::scheduler::Limits;
 
     use crate::networks::GraphHost;
 

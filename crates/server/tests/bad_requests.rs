@@ -6,11 +6,11 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
-use cellstream_protocol::*;
 use common::{FEATURES, Running, expected, output, part, request, steps, with_grpc};
 use fastrand::Rng;
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
+use gatestream_protocol::*;
 use serde_json::{Value, json};
 use tonic::Code;
 

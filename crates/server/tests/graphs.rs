@@ -162,7 +162,7 @@ fn plans_are_kept_and_counted() {
     }
     let text = running.text("/metrics");
     let value = |metric: &str, model: &str| {
-        let start = format!("cellstream_{metric}{{model=\"{model}\",version=\"1\"}} ");
+        let start = format!("gatestream_{metric}{{model=\"{model}\",version=\"1\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&start));
         let line = line.unwrap_or_else(|| panic!("{start} in {text}"));
         line.parse::<f64>().expect("a number")

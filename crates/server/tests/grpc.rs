@@ -5,12 +5,12 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_request::InferInputTensor;
-use cellstream_protocol::*;
 use common::{
     FEATURES, HIDDEN, Running, expected, floats, message, message_part, parameter, steps, with_grpc,
 };
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::model_infer_request::InferInputTensor;
+use gatestream_protocol::*;
 use tonic::Code;
 
 fn request(xs: &[f32]) -> ModelInferRequest {

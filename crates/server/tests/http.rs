@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use cellstream::model::Lstm;
 use common::{FEATURES, HIDDEN, Running, expected, output, request, steps};
+use gatestream::model::Lstm;
 use serde_json::{Value, json};
 
 #[test]
@@ -370,7 +370,7 @@ fn errors_are_json_without_the_names_and_paths_of_others() {
 
 #[test]
 fn bodies_are_bounded_also_after_decompression() {
-    let options = cellstream_server::ServerOptions {
+    let options = gatestream_server::ServerOptions {
         body_bytes: 10_000,
         ..common::options()
     };
@@ -383,7 +383,7 @@ fn bodies_are_bounded_also_after_decompression() {
     let bomb = gzip.finish().expect("ended");
     // Small enough as it comes.
     let headers = [("content-encoding", "gzip")];
-    let most = cellstream_server::ServerOptions {
+    let most = gatestream_server::ServerOptions {
         body_bytes: 200_000,
         ..common::options()
     };
@@ -484,11 +484,11 @@ fn metadata_configuration_statistics_and_health_are_told() {
     let text = running.text("/metrics");
     // Those that `docs/deploy.md` names, beside the count of answers.
     for line in [
-        "cellstream_request_seconds_count{model=\"lstm\",version=\"1\"} 1",
-        "cellstream_ready_rows{model=\"lstm\",version=\"1\"} 0",
-        "cellstream_open_sequences{model=\"both\",version=\"1\"} 0",
-        "cellstream_worker_busy_seconds_total{policy=\"ebatch\",worker=\"0\"}",
-        "cellstream_worker_alive{policy=\"ebatch\",worker=\"0\"} 1",
+        "gatestream_request_seconds_count{model=\"lstm\",version=\"1\"} 1",
+        "gatestream_ready_rows{model=\"lstm\",version=\"1\"} 0",
+        "gatestream_open_sequences{model=\"both\",version=\"1\"} 0",
+        "gatestream_worker_busy_seconds_total{policy=\"ebatch\",worker=\"0\"}",
+        "gatestream_worker_alive{policy=\"ebatch\",worker=\"0\"} 1",
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }
@@ -611,7 +611,7 @@ fn a_client_that_goes_away_frees_its_request() {
 
 #[test]
 fn a_connection_without_a_request_is_closed() {
-    let options = cellstream_server::ServerOptions {
+    let options = gatestream_server::ServerOptions {
         header_time: Duration::from_millis(100),
         ..common::options()
     };
@@ -646,7 +646,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn an_idle_connection_stays_longer_than_a_head_that_is_sent_slowly() {
-    let options = cellstream_server::ServerOptions {
+    let options = gatestream_server::ServerOptions {
         header_time: Duration::from_secs(1),
         idle_time: Duration::from_secs(3600),
         ..common::options()
@@ -671,7 +671,7 @@ fn an_idle_connection_stays_longer_than_a_head_that_is_sent_slowly() {
     stream.write_all(b"GET /v2").expect("written");
     assert!(is_closed(&mut stream), "a head that has begun");
 
-    let options = cellstream_server::ServerOptions {
+    let options = gatestream_server::ServerOptions {
         header_time: Duration::from_secs(3600),
         idle_time: Duration::from_millis(100),
         ..common::options()

@@ -4,14 +4,14 @@ mod common;
 
 use std::path::Path;
 
-use cellstream::layers::Embedding;
-use cellstream::model::Matrix;
-use cellstream_network::{Network, Tensor};
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::networks::{
+use common::{Running, output};
+use gatestream::layers::Embedding;
+use gatestream::model::Matrix;
+use gatestream_network::{Network, Tensor};
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::networks::{
     ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs, run_unbatched,
 };
-use common::{Running, output};
 use serde_json::json;
 
 const WORDS: usize = 6;
@@ -284,11 +284,11 @@ fn checkpoints_of_pytorch_are_served() {
     }
     drop(running);
 
-    let options = cellstream_server::ServerOptions {
+    let options = gatestream_server::ServerOptions {
         prefix: Some("state_dict.encoder".into()),
         ..common::options()
     };
-    let server = |path: &Path| cellstream_server::Server::start(path, &options);
+    let server = |path: &Path| gatestream_server::Server::start(path, &options);
     let started = server(&fixtures.join("training.pt")).expect("starts");
     assert_eq!(started.models().len(), 1, "{:?}", started.failures());
     let graph =

@@ -9,8 +9,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream_server::{Server, ServerError, ServerOptions, TlsFiles};
 use common::{FEATURES, Running, request};
+use gatestream_server::{Server, ServerError, ServerOptions, TlsFiles};
 use serde_json::json;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};

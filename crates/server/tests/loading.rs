@@ -5,12 +5,12 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cellstream_protocol::{
+use common::{FEATURES, Running, request};
+use gatestream_protocol::{
     ModelInferRequest, ModelMetadataRequest, ModelReadyRequest, ServerLiveRequest,
     ServerReadyRequest,
 };
-use cellstream_server::{Server, ServerOptions};
-use common::{FEATURES, Running, request};
+use gatestream_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -139,7 +139,7 @@ fn a_failed_model_is_shown_and_a_strict_server_is_not_ready() {
             with_grpc_ready(&running, status == 200);
             status
         };
-        let of_model = "cellstream_failed_loads{model=\"broken\"} 1";
+        let of_model = "gatestream_failed_loads{model=\"broken\"} 1";
         assert_eq!(ready(), if strict { 503 } else { 200 });
         assert_eq!(running.get("/v2/health/live").status, 200);
         assert_eq!(

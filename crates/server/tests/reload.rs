@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream_protocol::{ModelInferRequest, ModelStreamInferResponse};
-use cellstream_server::{ServerOptions, TlsFiles};
 use common::{FEATURES, Running, expected, output, part, steps, with_grpc};
+use gatestream_protocol::{ModelInferRequest, ModelStreamInferResponse};
+use gatestream_server::{ServerOptions, TlsFiles};
 use serde_json::json;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};

@@ -5,10 +5,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::*;
-use cellstream_server::ServerOptions;
 use common::{FEATURES, Running, part, request, with_grpc};
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::*;
+use gatestream_server::ServerOptions;
 use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -294,8 +294,8 @@ fn bodies(seen: &mut Seen) {
     });
     let metrics = running.text("/metrics");
     for line in [
-        "cellstream_receiving_bytes 0",
-        "cellstream_refused_bodies_total{reason=\"overloaded\"} 0",
+        "gatestream_receiving_bytes 0",
+        "gatestream_refused_bodies_total{reason=\"overloaded\"} 0",
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }

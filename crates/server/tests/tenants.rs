@@ -5,13 +5,13 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use cellstream_protocol::ModelInferRequest;
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_server::ServerOptions;
 use common::{
     Answer, FEATURES, HIDDEN, Running, expected, floats, message_part, output, part, steps,
     with_channel, with_grpc,
 };
+use gatestream_protocol::ModelInferRequest;
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_server::ServerOptions;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::{Code, Request};
@@ -290,7 +290,7 @@ fn a_token_sees_its_models_alone() {
         assert_eq!(names(&of("one")), [true, false, false], "{path}");
         assert_eq!(names(&of("other")), [false, true, false], "{path}");
     }
-    let of_all = "cellstream_failed_requests_total{model=\"\"";
+    let of_all = "gatestream_failed_requests_total{model=\"\"";
     assert_eq!(running.get("/v2/models/lstm").status, 401);
     let metrics = get(&running, "operator", "/metrics");
     let unknown = format!("{of_all},version=\"\",reason=\"unauthenticated\"}} 1");
@@ -298,10 +298,10 @@ fn a_token_sees_its_models_alone() {
     let metrics = get(&running, "one", "/metrics");
     assert!(!metrics.contains(of_all), "{metrics}");
     assert!(
-        metrics.contains("cellstream_request_seconds_count{model=\"lstm\""),
+        metrics.contains("gatestream_request_seconds_count{model=\"lstm\""),
         "{metrics}"
     );
-    assert!(metrics.contains("cellstream_worker_alive"), "{metrics}");
+    assert!(metrics.contains("gatestream_worker_alive"), "{metrics}");
     // Names are refused alike, whether there is such a model or not.
     let refused = |name: &str| {
         let headers = [("authorization", "Bearer one")];

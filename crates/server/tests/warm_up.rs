@@ -126,7 +126,7 @@ fn a_type_that_only_the_answer_has_is_shown() {
 
 fn computed_rows(running: &Running) -> f64 {
     let text = running.text("/metrics");
-    let name = "cellstream_computed_rows_total{model=\"lstm\",version=\"1\"} ";
+    let name = "gatestream_computed_rows_total{model=\"lstm\",version=\"1\"} ";
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.expect("a line").parse().expect("a number")
 }

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use cellstream::model::Lstm;
-use cellstream_server::in_process::InProcess;
+use gatestream::model::Lstm;
+use gatestream_server::in_process::InProcess;
 
 /// Sequences and whole requests; a decoder.
 pub const MODELS: [&str; 2] = ["lstm", "g2p"];

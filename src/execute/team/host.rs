@@ -30,7 +30,7 @@ use super::sync::{AtomicU32, Ordering};
 /// The thread pool of a host.
 ///
 /// ```
-/// use cellstream::execute::team::HostThreads;
+/// use gatestream::execute::team::HostThreads;
 ///
 /// /// Starts threads for each call.
 /// struct Scoped;

@@ -1,6 +1,6 @@
 //! Every order in which the threads may step, and every value that the memory model lets them read.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p cellstream --lib team::loom_tests`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p gatestream --lib team::loom_tests`
 //!
 //! Data that the protocol must order lies in loom's own cells, which fail the test when two threads
 //! may touch them at once; a lost wake-up shows as a deadlock.

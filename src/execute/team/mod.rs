@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use std::sync::atomic::{AtomicUsize, Ordering};
-//! use cellstream::execute::team::Team;
+//! use gatestream::execute::team::Team;
 //!
 //! let mut team = Team::with_threads(2)?;
 //! let sum = AtomicUsize::new(0);
@@ -276,7 +276,7 @@ impl Team {
             let first = team.region.first(index);
             let region = Arc::clone(&team.region);
             let thread = Builder::new()
-                .name(format!("cellstream-{index}"))
+                .name(format!("gatestream-{index}"))
                 .spawn(move || region.work(index, first))
                 // On error, dropping `team` ends the threads that were started.
                 .map_err(|source| TeamError::Spawn {
@@ -370,7 +370,7 @@ impl Team {
     /// is on time again. The calling thread always takes part.
     ///
     /// ```
-    /// use cellstream::execute::team::{Team, Track};
+    /// use gatestream::execute::team::{Team, Track};
     ///
     /// let mut team = Team::with_threads(2)?;
     /// team.run_shares(2, |share| {

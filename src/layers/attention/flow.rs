@@ -15,7 +15,7 @@ use crate::layers::deal::Work;
 use crate::layers::error::expect;
 use crate::layers::softmax::EXP_WORK;
 use crate::layers::{LayerError, Sequences};
-use cellstream_kernels::{Combine, Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Combine, Isa, RowKernels, row_kernels};
 
 /// The attention flow layer of BiDAF (Seo and others, *Bidirectional Attention Flow for Machine
 /// Comprehension*, 2017, equations 1 to 4).
@@ -24,9 +24,9 @@ use cellstream_kernels::{Combine, Isa, RowKernels, row_kernels};
 /// by one number.
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::{AttentionFlow, Sequences};
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::{AttentionFlow, Sequences};
 ///
 /// let team = SharedTeam::new(Team::with_threads(1)?);
 /// let mut flow = AttentionFlow::new(&[0.0, 0.0, 1.0], Isa::select()?)?;

@@ -20,7 +20,7 @@ use super::softmax::EXP_WORK;
 use super::{Dense, LayerError, Sequences};
 use crate::execute::team::SharedTeam;
 use crate::model::{Activation, Matrix};
-use cellstream_kernels::{Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Isa, RowKernels, row_kernels};
 
 /// How well a query and a step of the memory agree.
 #[derive(Clone, Copy, Debug)]
@@ -70,9 +70,9 @@ enum PackedScore {
 /// The memory is set once for any number of runs: a decoder asks at each step.
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::{Attention, Score, Sequences};
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::{Attention, Score, Sequences};
 ///
 /// let team = SharedTeam::new(Team::with_threads(1)?);
 /// let score = Score::Dot { features: 2, scale: 1.0 };

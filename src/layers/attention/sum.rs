@@ -10,15 +10,15 @@ use crate::layers::deal::Work;
 use crate::layers::error::expect;
 use crate::layers::softmax::EXP_WORK;
 use crate::layers::{LayerError, Sequences};
-use cellstream_kernels::{Isa, RowKernels, row_kernels};
+use gatestream_kernels::{Isa, RowKernels, row_kernels};
 
 /// Chooses among tokens of a document by attention (Kadlec and others, *Text Understanding with
 /// the Attention Sum Reader Network*, 2016).
 ///
 /// ```
-/// use cellstream::execute::team::{SharedTeam, Team};
-/// use cellstream::kernels::Isa;
-/// use cellstream::layers::{AttentionSum, Sequences};
+/// use gatestream::execute::team::{SharedTeam, Team};
+/// use gatestream::kernels::Isa;
+/// use gatestream::layers::{AttentionSum, Sequences};
 ///
 /// let team = SharedTeam::new(Team::with_threads(1)?);
 /// let mut sum = AttentionSum::new(Isa::select()?)?;

@@ -1,6 +1,6 @@
 //! The best continuations of one hypothesis, from its logits.
 
-use cellstream_kernels::{ExpSum, RowKernels};
+use gatestream_kernels::{ExpSum, RowKernels};
 
 /// A hypothesis, continued by one symbol.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

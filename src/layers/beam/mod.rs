@@ -10,7 +10,7 @@ use super::greedy::{DecodeError, check_parts};
 use super::{Dense, Embedding, LayerError};
 use crate::execute::{RunError, Session, State};
 use crate::model::InputError;
-use cellstream_kernels::{RowKernels, row_kernels};
+use gatestream_kernels::{RowKernels, row_kernels};
 
 /// A decoder: embedding of the previous symbols, recurrent step, dense layer, beam search.
 ///
@@ -18,10 +18,10 @@ use cellstream_kernels::{RowKernels, row_kernels};
 /// answers are those of [`super::Greedy`].
 ///
 /// ```
-/// use cellstream::execute::{Session, State};
-/// use cellstream::layers::{Beam, BeamOptions, Dense, Embedding};
-/// use cellstream::model::{Gru, Matrix};
-/// use cellstream::plan::Plan;
+/// use gatestream::execute::{Session, State};
+/// use gatestream::layers::{Beam, BeamOptions, Dense, Embedding};
+/// use gatestream::model::{Gru, Matrix};
+/// use gatestream::plan::Plan;
 ///
 /// let (symbols, features, hidden, width) = (5, 8, 16, 3);
 /// let model = Gru::new(features, hidden).random(1)?;

@@ -94,7 +94,7 @@ pub struct BeamRow {
 /// [`BeamSearch::advance`] takes the result.
 ///
 /// ```
-/// use cellstream::layers::{BeamOptions, BeamSearch, Candidate};
+/// use gatestream::layers::{BeamOptions, BeamSearch, Candidate};
 ///
 /// let (bos, eos) = (0, 1);
 /// let mut search = BeamSearch::new(BeamOptions::new(bos, eos, 10, 2))?;

@@ -6,7 +6,7 @@ use crate::layers::{Greedy, GreedyOptions, LayerError};
 use crate::model::{Gru, Lstm, Matrix, Model};
 use crate::plan::Plan;
 use crate::reference;
-use cellstream_kernels::Isa;
+use gatestream_kernels::Isa;
 
 const FEATURES: usize = 5;
 const HIDDEN: usize = 12;

@@ -18,7 +18,7 @@
 //! So the bound is a sum of three products: of what is known of an output, and of what is known of
 //! a row of `x`. Each factor is computed in f64 and rounded up by more than the sum can round down.
 
-use cellstream_kernels::{Kernels, RowNorms};
+use gatestream_kernels::{Kernels, RowNorms};
 
 /// Relative, of a factor.
 const UP: f64 = 1e-6;

@@ -39,7 +39,7 @@ use super::{Dense, LayerError};
 use crate::execute::team::SharedTeam;
 use crate::machine::CacheModel;
 use crate::model::{Matrix, Precision};
-use cellstream_kernels::{Isa, Numbers};
+use gatestream_kernels::{Isa, Numbers};
 
 /// Most outputs of a row that a worker keeps as possible.
 const KEPT: usize = 512;

@@ -9,7 +9,7 @@ use crate::execute::team::Team;
 use crate::layers::{Argmax, argmax};
 use crate::machine::CacheModel;
 use crate::reference;
-use cellstream_kernels::{INT8_DEPTH, Kernels};
+use gatestream_kernels::{INT8_DEPTH, Kernels};
 
 fn team(threads: usize) -> SharedTeam {
     SharedTeam::new(Team::with_threads(threads).unwrap())
@@ -128,7 +128,7 @@ fn the_choice_is_that_of_all_outputs_in_f32() {
 fn norms_are_those_of_the_whole_numbers_of_the_reference() {
     let mut rng = fastrand::Rng::with_seed(9);
     for isa in Isa::available() {
-        let kernels = cellstream_kernels::kernels(isa).unwrap();
+        let kernels = gatestream_kernels::kernels(isa).unwrap();
         for kind in Kind::ALL {
             for len in [0, 1, 15, 16, 17, 64, 1000] {
                 let x = kind.all(&mut rng, len);
@@ -179,7 +179,7 @@ fn int8_error_bounds() {
                 let most = each.iter().copied().reduce(OfOutput::or).unwrap();
                 let x = of_inputs.all(&mut rng, inputs);
                 let isa = Isa::available()[rng.usize(..Isa::available().len())];
-                let kernels = cellstream_kernels::kernels(isa).unwrap();
+                let kernels = gatestream_kernels::kernels(isa).unwrap();
                 let OfRow::Bounded(of_row) = OfRow::new(&x, most, &*kernels) else {
                     let both_are_huge = matches!((of_weights, of_inputs), (Kind::Huge, Kind::Huge));
                     assert!(both_are_huge, "{of_weights:?} {of_inputs:?}");

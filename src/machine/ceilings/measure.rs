@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use super::super::types::{Level, Topology};
 use super::{CeilingsError, Rate, ReadRates, TeamCeilings};
-use cellstream_kernels::probe::{dot_chains, fma_chains, read_sum};
-use cellstream_kernels::{Isa, IsaError};
+use gatestream_kernels::probe::{dot_chains, fma_chains, read_sum};
+use gatestream_kernels::{Isa, IsaError};
 
 const ROUNDS: usize = 11;
 /// Rounds before those: they find out how much work fills a sample.

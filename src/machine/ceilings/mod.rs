@@ -3,8 +3,8 @@
 mod measure;
 
 use super::types::{Level, Topology};
-use cellstream_kernels::probe::fma_chains;
-use cellstream_kernels::{Isa, IsaError};
+use gatestream_kernels::probe::fma_chains;
+use gatestream_kernels::{Isa, IsaError};
 pub(super) use measure::l3_buffer_bytes;
 use measure::measure_team;
 

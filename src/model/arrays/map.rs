@@ -9,8 +9,8 @@ use crate::model::{Axis, Interface, Layer, Model, Port, Role};
 /// It holds the ports and sizes of a model but no weights, so the model may be dropped.
 ///
 /// ```
-/// use cellstream::model::{Array, ArrayMap, Elements, Lstm};
-/// use cellstream::reference;
+/// use gatestream::model::{Array, ArrayMap, Elements, Lstm};
+/// use gatestream::reference;
 ///
 /// let model = Lstm::new(3, 4).random(1)?;
 /// let map = ArrayMap::new(&model);

@@ -2,7 +2,7 @@
 
 use super::ResetForm;
 use super::step::{CellStep, Operand, OperandSource, input, recurrent, with_last};
-use cellstream_kernels::{GateKernel, GruFunctions};
+use gatestream_kernels::{GateKernel, GruFunctions};
 
 const H: Operand = Operand::STATE;
 

@@ -4,7 +4,7 @@
 use super::step::{CellStep, Operand, input, recurrent};
 use super::{Activation, Cell, NamedCell};
 use crate::model::{Builder, Matrix, ModelError, Precision, Weights};
-use cellstream_kernels::{GateKernel, LightGruFunctions};
+use gatestream_kernels::{GateKernel, LightGruFunctions};
 
 const H: Operand = Operand::STATE;
 
@@ -52,11 +52,11 @@ impl LightGru {
     /// One forward layer of `hidden` units over `input` features.
     ///
     /// ```
-    /// use cellstream::model::LightGru;
+    /// use gatestream::model::LightGru;
     ///
     /// let model = LightGru::new(40, 128).layers(2).random(1)?;
     /// assert_eq!(model.signature().output, 128);
-    /// # Ok::<(), cellstream::model::ModelError>(())
+    /// # Ok::<(), gatestream::model::ModelError>(())
     /// ```
     pub fn new(input: usize, hidden: usize) -> LightGru {
         Builder::of(Cell::LIGHT_GRU, input, hidden)
@@ -69,7 +69,7 @@ impl LightGru {
 /// At inference it is an affine function, so it can be folded into the weights.
 ///
 /// ```
-/// use cellstream::model::{BatchNorm, LightGru};
+/// use gatestream::model::{BatchNorm, LightGru};
 ///
 /// let norm = BatchNorm {
 ///     mean: vec![0.0; 2 * 16],
@@ -83,7 +83,7 @@ impl LightGru {
 /// let folded = norm.fold(weights)?;
 /// let model = LightGru::new(8, 16).build(|_| folded.clone())?;
 /// # assert_eq!(model.signature().input, 8);
-/// # Ok::<(), cellstream::model::ModelError>(())
+/// # Ok::<(), gatestream::model::ModelError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchNorm {

@@ -3,7 +3,7 @@
 use super::step::{
     CellStep, Operand, OperandSource, Product, StepProduct, input, recurrent, with_last,
 };
-use cellstream_kernels::{GateKernel, LstmFunctions, PlainFunctions};
+use gatestream_kernels::{GateKernel, LstmFunctions, PlainFunctions};
 
 const H: Operand = Operand::STATE;
 

@@ -12,7 +12,7 @@ mod tree;
 use std::fmt;
 
 use super::Activation;
-use cellstream_kernels::{GateKernel, GruFunctions, LightGruFunctions, LstmFunctions};
+use gatestream_kernels::{GateKernel, GruFunctions, LightGruFunctions, LstmFunctions};
 
 #[cfg(feature = "safetensors")]
 pub(super) use text::CellText;

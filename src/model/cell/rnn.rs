@@ -1,7 +1,7 @@
 //! Vanilla RNN: one pre-activation.
 
 use super::step::{CellStep, Operand, input, recurrent};
-use cellstream_kernels::{Activation, GateKernel, PlainFunctions};
+use gatestream_kernels::{Activation, GateKernel, PlainFunctions};
 
 /// One gate, which has no name.
 pub(super) const STEP: CellStep = CellStep {

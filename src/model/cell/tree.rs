@@ -5,7 +5,7 @@ use super::step::{CellStep, Operand, OperandSource, input, recurrent};
 use super::{Product, StepProduct};
 use crate::model::step_weights::StepWeights;
 use crate::model::{Matrix, ModelError, weights};
-use cellstream_kernels::GateKernel;
+use gatestream_kernels::GateKernel;
 
 /// A cell of a TreeLSTM. Its states `h` and `c` are overwritten in place.
 ///

@@ -13,11 +13,11 @@ const HEAD: u64 = 4096;
 /// The kind of a model file. Its bytes tell it; the ending counts only where they tell nothing.
 ///
 /// ```no_run
-/// use cellstream::model::FileKind;
+/// use gatestream::model::FileKind;
 /// let kind = FileKind::of("epoch=7.ckpt")?;
 /// assert_eq!(kind, FileKind::PyTorch);
 /// assert!(kind.holds_tensors());
-/// # Ok::<(), cellstream::model::LoadError>(())
+/// # Ok::<(), gatestream::model::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@ use crate::model::{LoadError, Tensors};
 /// stands for all of them.
 ///
 /// ```no_run
-/// use cellstream::model::{Model, SafetensorsOptions, TensorFile};
+/// use gatestream::model::{Model, SafetensorsOptions, TensorFile};
 /// let file = TensorFile::read("model-00001-of-00002.safetensors")?;
 /// let tensors = file.tensors()?;
 /// for name in tensors.names() {
@@ -21,7 +21,7 @@ use crate::model::{LoadError, Tensors};
 /// }
 /// let options = SafetensorsOptions::new().prefix("encoder.");
 /// let model = Model::from_tensors(&tensors, &options)?;
-/// # Ok::<(), cellstream::model::LoadError>(())
+/// # Ok::<(), gatestream::model::LoadError>(())
 /// ```
 #[derive(Debug)]
 pub struct TensorFile {

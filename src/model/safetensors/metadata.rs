@@ -4,12 +4,12 @@
 //!
 //! | key | value | if absent |
 //! |---|---|---|
-//! | `cellstream.cell` | the cell of every layer: a name of [`Cell::NAMED`] | follows from the shapes |
-//! | `cellstream.layers` | in place of `cellstream.cell`: every layer as JSON, see below | all layers have the same cell |
-//! | `cellstream.batch_first` | `true` or `false`: PyTorch's interface, batch or time first | time first |
-//! | `cellstream.interface` | in place of `cellstream.batch_first`: all ports as JSON | PyTorch's interface |
-//! | `cellstream.precision` | of all matrices: `f32`, `bf16` or `int8`; or `mixed`: each as its dtype says | see below |
-//! | `cellstream.norm_eps` | added to the variance of batch normalisation: a number of 0 or more | 1e-5 |
+//! | `gatestream.cell` | the cell of every layer: a name of [`Cell::NAMED`] | follows from the shapes |
+//! | `gatestream.layers` | in place of `gatestream.cell`: every layer as JSON, see below | all layers have the same cell |
+//! | `gatestream.batch_first` | `true` or `false`: PyTorch's interface, batch or time first | time first |
+//! | `gatestream.interface` | in place of `gatestream.batch_first`: all ports as JSON | PyTorch's interface |
+//! | `gatestream.precision` | of all matrices: `f32`, `bf16` or `int8`; or `mixed`: each as its dtype says | see below |
+//! | `gatestream.norm_eps` | added to the variance of batch normalisation: a number of 0 or more | 1e-5 |
 //!
 //! A layer is one direction, or two with the way they are merged. An activation is its name or, if
 //! it has parameters, an object with one entry:
@@ -21,7 +21,7 @@
 //!  {"reverse": {"cell": {"gru": {"gate": "sigmoid", "candidate": "tanh", "reset": "before"}}}}]
 //! ```
 //!
-//! Without `cellstream.precision`, BF16 is widened to `f32`: other programs store weights in BF16
+//! Without `gatestream.precision`, BF16 is widened to `f32`: other programs store weights in BF16
 //! that they compute with in `f32`. I8 always is int8, because it comes with scales.
 
 use std::sync::LazyLock;
@@ -35,11 +35,13 @@ use crate::model::{
     Activation, Cell, Direction, Interface, Layer, LoadError, Merge, Model, Precision, SaveError,
 };
 
-pub(super) const CELL: &str = "cellstream.cell";
-pub(super) const LAYERS: &str = "cellstream.layers";
-const BATCH_FIRST: &str = "cellstream.batch_first";
-pub(super) const INTERFACE: &str = "cellstream.interface";
-pub(super) const NORM_EPS: &str = "cellstream.norm_eps";
+pub(super) const CELL: &str = "gatestream.cell";
+pub(super) const LAYERS: &str = "gatestream.layers";
+const BATCH_FIRST: &str = "gatestream.batch_first";
+pub(super) const INTERFACE: &str = "gatestream.interface";
+/// What keys began with before the library was renamed.
+const FORMER_PREFIX: &str = "cellstream.";
+pub(super) const NORM_EPS: &str = "gatestream.norm_eps";
 
 /// The entries, parsed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -188,6 +190,9 @@ impl DirectionMetadata {
 impl Metadata {
     /// Reads and checks the entries of a file.
     pub fn read(tensors: &Tensors<'_>) -> Result<Metadata, LoadError> {
+        if let Some(key) = tensors.metadata_key(FORMER_PREFIX) {
+            return Err(LoadError::FormerName { key: key.into() });
+        }
         let cell_names: Vec<_> = Cell::NAMED.iter().map(|named| named.name).collect();
         let cell = choice(tensors, CELL, &cell_names, &SUPPORTED_CELLS)?;
         let batch_first = choice(tensors, BATCH_FIRST, &["false", "true"], "true or false")?;

@@ -33,7 +33,7 @@ use super::{Activation, Cell, Direction, Layer, Layout, LoadError, Merge, Model}
 /// Options for what a safetensors file does not state.
 ///
 /// ```
-/// use cellstream::model::{Activation, Cell, SafetensorsOptions};
+/// use gatestream::model::{Activation, Cell, SafetensorsOptions};
 /// let options = SafetensorsOptions::new()
 ///     .prefix("encoder.rnn.")
 ///     .cell(Cell::Rnn { activation: Activation::Relu })
@@ -64,8 +64,8 @@ impl SafetensorsOptions {
     }
 
     /// Sets the cell of every layer. Loading fails if the shapes or the metadata contradict it.
-    /// Without this option the cell comes from the metadata entry `cellstream.cell` (a name of
-    /// [`Cell::NAMED`]) or `cellstream.layers`. Without either it follows from the shapes, with
+    /// Without this option the cell comes from the metadata entry `gatestream.cell` (a name of
+    /// [`Cell::NAMED`]) or `gatestream.layers`. Without either it follows from the shapes, with
     /// PyTorch's activations ([`Cell::LSTM`], [`Cell::GRU`], [`Cell::RNN`]) or those of a pickled
     /// module.
     #[must_use]
@@ -75,8 +75,8 @@ impl SafetensorsOptions {
     }
 
     /// Sets whether the batch is the first axis of input and output. Without this option the order
-    /// comes from the metadata entry `cellstream.batch_first` (`true` or `false`) or
-    /// `cellstream.interface`, or from a pickled module. Without them the first axis is time.
+    /// comes from the metadata entry `gatestream.batch_first` (`true` or `false`) or
+    /// `gatestream.interface`, or from a pickled module. Without them the first axis is time.
     #[must_use]
     pub fn batch_first(mut self, yes: bool) -> SafetensorsOptions {
         self.batch_first = Some(yes);
@@ -107,19 +107,19 @@ impl Model {
     /// ([`BatchNorm::fold`](super::BatchNorm::fold)). Its tensors are `norm_weight_l0`,
     /// `norm_bias_l0`, `norm_mean_l0` and `norm_var_l0` `[G·H]` (of `torch.nn.BatchNorm1d`:
     /// `weight`, `bias`, `running_mean` and `running_var`): all four or none of a direction. The
-    /// metadata entry `cellstream.norm_eps` holds its `eps`; without it that is 1e-5.
+    /// metadata entry `gatestream.norm_eps` holds its `eps`; without it that is 1e-5.
     ///
     /// Files of [`Model::save_safetensors`] may hold more than PyTorch's: weights of dtype `I8`
     /// with a scale for each row, `weight_ih_l0_scale` `[G·H]`, read as int8
     /// ([`Matrix::from_int8`](super::Matrix::from_int8)); `peephole_l0` `[3, H]` of an LSTM (input,
     /// forget, output gate); and metadata for all other properties of a model. `BF16` weights stay
-    /// bf16 only if `cellstream.precision` is `bf16` or `mixed`.
+    /// bf16 only if `gatestream.precision` is `bf16` or `mixed`.
     ///
     /// # Errors
     /// [`LoadError::Malformed`] for bytes that are not a safetensors file. [`LoadError::Tensor`]
     /// with the name of a tensor that is missing, has the wrong shape or type, or does not belong
     /// to the stack. [`LoadError::SeveralStacks`] and [`LoadError::NoStack`] if the prefix does not
-    /// select one stack. [`LoadError::Metadata`] for an unknown value of a `cellstream.` entry.
+    /// select one stack. [`LoadError::Metadata`] for an unknown value of a `gatestream.` entry.
     pub fn from_safetensors(
         bytes: &[u8],
         options: &SafetensorsOptions,
@@ -235,7 +235,7 @@ fn expected_cell(
             stated_by: "the metadata says",
         }));
     };
-    // `cellstream.cell` has four values; options may add properties that it cannot express.
+    // `gatestream.cell` has four values; options may add properties that it cannot express.
     let contradiction = match metadata.cell {
         Some(stated) => contradicts(cell, stated).then_some((metadata::CELL, stated)),
         None => {
@@ -258,7 +258,7 @@ fn expected_cell(
     }
 }
 
-/// Whether the cell in the options contradicts the value of `cellstream.cell`.
+/// Whether the cell in the options contradicts the value of `gatestream.cell`.
 fn contradicts(option: Cell, stated: Cell) -> bool {
     match (option, stated) {
         (Cell::Rnn { .. }, Cell::Rnn { .. }) => option != stated,

@@ -19,7 +19,7 @@ use super::metadata::Metadata;
 use super::tensors::scale_name;
 use crate::atomic_file;
 use crate::model::{Matrix, Model, Precision, SaveError};
-use cellstream_kernels::Numbers;
+use gatestream_kernels::Numbers;
 
 impl Model {
     /// Writes the model to a safetensors file that [`Model::from_safetensors`] reads back. Each
@@ -28,8 +28,8 @@ impl Model {
     /// bytes.
     ///
     /// ```
-    /// use cellstream::model::{Lstm, Model, Precision};
-    /// let path = std::env::temp_dir().join("cellstream-doc-save.safetensors");
+    /// use gatestream::model::{Lstm, Model, Precision};
+    /// let path = std::env::temp_dir().join("gatestream-doc-save.safetensors");
     /// let model = Lstm::new(64, 256).random(1)?.in_precision(Precision::Int8)?;
     /// model.save_safetensors(&path)?;
     /// assert_eq!(Model::open(&path)?, model);
@@ -53,7 +53,7 @@ impl Model {
     /// The bytes of the file that [`Model::save_safetensors`] writes.
     ///
     /// ```
-    /// use cellstream::model::{Lstm, Model, SafetensorsOptions};
+    /// use gatestream::model::{Lstm, Model, SafetensorsOptions};
     /// let model = Lstm::new(4, 8).random(1)?;
     /// let bytes = model.to_safetensors()?;
     /// let read = Model::from_safetensors(&bytes, &SafetensorsOptions::new())?;

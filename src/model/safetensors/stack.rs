@@ -25,7 +25,7 @@ impl Tensors<'_> {
     /// The prefixes of the recurrent stacks, and the names of the tensors that belong to none.
     ///
     /// ```
-    /// # use cellstream::model::{Lstm, Tensors};
+    /// # use gatestream::model::{Lstm, Tensors};
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("model.safetensors");
     /// # Lstm::new(3, 4).random(1)?.save_safetensors(&path)?;

@@ -3,7 +3,7 @@
 use crate::model::Precision;
 
 /// Its entry in the metadata.
-pub(super) const PRECISION: &str = "cellstream.precision";
+pub(super) const PRECISION: &str = "gatestream.precision";
 
 /// The precision in which a file stores its matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

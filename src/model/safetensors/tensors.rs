@@ -17,7 +17,7 @@ use super::names::{self, Source};
 use super::stored_as::{PRECISION, StoredAs};
 use crate::model::precision::{check_depth, from_bf16, to_bf16};
 use crate::model::{LoadError, Matrix, ModelError, Precision};
-use cellstream_kernels::Values;
+use gatestream_kernels::Values;
 
 /// Values that a thread reads at a time. Smaller tensors are read on the calling thread alone.
 const VALUES_PER_PART: usize = 1 << 18;
@@ -28,7 +28,7 @@ const VALUES_PER_PART: usize = 1 << 18;
 /// [`Model::from_tensors`](crate::model::Model::from_tensors) reads the recurrent stack.
 ///
 /// ```
-/// use cellstream::model::Tensors;
+/// use gatestream::model::Tensors;
 /// let header = br#"{"dense.bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 /// let mut file = (header.len() as u64).to_le_bytes().to_vec();
 /// file.extend(header);
@@ -36,7 +36,7 @@ const VALUES_PER_PART: usize = 1 << 18;
 ///
 /// let tensors = Tensors::from_bytes(&file)?;
 /// assert_eq!(tensors.vector("dense.bias")?, [1.0, -2.0]);
-/// # Ok::<(), cellstream::model::LoadError>(())
+/// # Ok::<(), gatestream::model::LoadError>(())
 /// ```
 #[derive(Debug)]
 pub struct Tensors<'a> {
@@ -118,7 +118,7 @@ impl<'a> Tensors<'a> {
             modules.extend(part.modules);
             for (key, text) in part.metadata {
                 let other = metadata.insert(key.clone(), text.clone());
-                if key.starts_with("cellstream.") && other.is_some_and(|other| other != text) {
+                if key.starts_with("gatestream.") && other.is_some_and(|other| other != text) {
                     return Err(format!(
                         "two files of the set have different metadata {key:?}"
                     ));
@@ -222,6 +222,12 @@ impl<'a> Tensors<'a> {
     /// The names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
+    }
+
+    /// The first key of `__metadata__` with this prefix.
+    pub(super) fn metadata_key(&self, prefix: &str) -> Option<&str> {
+        let mut keys = self.metadata.keys();
+        keys.find(|key| key.starts_with(prefix)).map(String::as_str)
     }
 
     /// The value of the entry `key` of `__metadata__`.

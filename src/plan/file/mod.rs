@@ -2,7 +2,7 @@
 //! is for.
 //!
 //! ```text
-//! cellstream plan 2
+//! gatestream plan 2
 //!
 //! model 7284fe4e981ce764
 //! precision f32
@@ -52,7 +52,7 @@ use super::{Plan, PlanError};
 use crate::atomic_file;
 use crate::model::Model;
 use crate::schedule::PanelOrder;
-use cellstream_kernels::{IsaError, Prefetch, Stripes};
+use gatestream_kernels::{IsaError, Prefetch, Stripes};
 use parse::Checksum;
 
 /// The version of the format that is written, and the only one that is read.
@@ -75,8 +75,13 @@ pub enum PlanFileError {
     /// A file that holds nothing, or only spaces.
     #[error("no plan file: the file is empty")]
     Empty,
+    /// A plan of this library under its former name.
+    #[error(
+        "the plan file is of cellstream, the former name of gatestream: delete it and tune again"
+    )]
+    FormerName,
     /// Another kind of file.
-    #[error("no plan file: it starts with \"{found}\", a plan with \"cellstream plan {FORMAT}\"")]
+    #[error("no plan file: it starts with \"{found}\", a plan with \"gatestream plan {FORMAT}\"")]
     NotAPlan {
         /// The first line.
         found: String,
@@ -91,7 +96,7 @@ pub enum PlanFileError {
     },
     /// The format line stands behind comments or empty lines.
     #[error(
-        "line 1 of the plan file must be the format line `cellstream plan {FORMAT}`, which stands in \
+        "line 1 of the plan file must be the format line `gatestream plan {FORMAT}`, which stands in \
          line {line}: move what is above it below"
     )]
     Heading {
@@ -101,7 +106,7 @@ pub enum PlanFileError {
     /// A plan behind a byte order mark, which some editors write unasked.
     #[error(
         "the plan file starts with a byte order mark (BOM, bytes EF BB BF), and must start with \
-         `cellstream plan {FORMAT}`: save it as UTF-8 without BOM"
+         `gatestream plan {FORMAT}`: save it as UTF-8 without BOM"
     )]
     ByteOrderMark,
     /// The last lines are missing.
@@ -192,7 +197,7 @@ pub enum PlanFileError {
     /// A plan that does not fit the model.
     #[error(transparent)]
     Contents(#[from] PlanError),
-    /// The instruction set that `CELLSTREAM_ISA` names cannot be used.
+    /// The instruction set that `GATESTREAM_ISA` names cannot be used.
     #[error(transparent)]
     Isa(#[from] IsaError),
 }

@@ -11,10 +11,12 @@ use crate::plan::{
     Partition, Plan, Stamp,
 };
 use crate::schedule::{DirectionSchedule, PanelOrder};
-use cellstream_kernels::{Blocking, Prefetch, Stripes};
+use gatestream_kernels::{Blocking, Prefetch, Stripes};
 
 /// What a file starts with, before the version.
-const HEADING: &[u8] = b"cellstream plan ";
+const HEADING: &[u8] = b"gatestream plan ";
+/// The same, before the library was renamed.
+const FORMER_HEADING: &[u8] = b"cellstream plan ";
 /// What some editors put before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Longest file.
@@ -127,6 +129,9 @@ pub(super) fn sum(text: &str) -> Sum {
 fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or(bytes);
     let first = first.strip_suffix(b"\r").unwrap_or(first);
+    if first.starts_with(FORMER_HEADING) {
+        return Err(PlanFileError::FormerName);
+    }
     let Some(version) = first.strip_prefix(HEADING) else {
         return Err(no_heading(bytes, first));
     };
@@ -135,7 +140,7 @@ fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
         Some(found) if found > 0 => return Err(PlanFileError::Format { found }),
         _ => {
             let found = String::from_utf8_lossy(first);
-            return Err(corrupt(1, "`cellstream plan 2`", &found));
+            return Err(corrupt(1, "`gatestream plan 2`", &found));
         }
     }
     str::from_utf8(bytes).map_err(|error| {
@@ -163,7 +168,7 @@ fn no_heading(bytes: &[u8], first: &[u8]) -> PlanFileError {
         }
         Some((0, line)) if line.starts_with(HEADING) => {
             let found = String::from_utf8_lossy(first);
-            corrupt(1, "`cellstream plan 2` with no space before it", &found)
+            corrupt(1, "`gatestream plan 2` with no space before it", &found)
         }
         Some((index, line)) if line.starts_with(HEADING) => {
             PlanFileError::Heading { line: index + 1 }

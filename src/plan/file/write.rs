@@ -9,7 +9,7 @@ use super::{FORMAT, PlanFileError, order_name, prefetch_name, stripes_count};
 use crate::model::Model;
 use crate::plan::stamp::{escaped, identity};
 use crate::plan::{Cost, Entry, InputProjectionBy, Plan, Stamp};
-use cellstream_kernels::Blocking;
+use gatestream_kernels::Blocking;
 
 /// Everything that may not be in a file is refused here, so that what is written can be read.
 pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, PlanFileError> {
@@ -41,7 +41,7 @@ pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, 
 }
 
 fn body(to: &mut String, plan: &Plan, model: &Model, stamp: &Stamp) -> fmt::Result {
-    writeln!(to, "cellstream plan {FORMAT}\n")?;
+    writeln!(to, "gatestream plan {FORMAT}\n")?;
     for line in identity(model) {
         writeln!(to, "{line}")?;
     }

@@ -148,14 +148,14 @@ impl Counts {
 /// steps one after another give, except for those kept, whose number does not depend on the steps.
 ///
 /// ```
-/// use cellstream::model::Rnn;
-/// use cellstream::schedule::{Count, direction_counts};
+/// use gatestream::model::Rnn;
+/// use gatestream::schedule::{Count, direction_counts};
 ///
 /// let model = Rnn::new(8, 16).random(1)?;
 /// let counts = direction_counts(&model.layers()[0].directions()[0], 2);
 /// assert_eq!(counts.all, Count::Exact(19));
 /// assert_eq!(counts.kept, Count::Exact(2));
-/// # Ok::<(), cellstream::model::ModelError>(())
+/// # Ok::<(), gatestream::model::ModelError>(())
 /// ```
 pub fn direction_counts(direction: &Direction, steps: usize) -> Counts {
     if steps == 0 {

@@ -10,13 +10,13 @@ mod common;
 #[path = "../../common/reduced.rs"]
 mod reduced;
 
-use cellstream::execute::team::Team;
-use cellstream::execute::{PackedModel, Session};
-use cellstream::model::{Cell, CellKind, Layer, Model, ResetForm};
-use cellstream::plan::Plan;
-use cellstream::reference;
-use cellstream_kernels::{Activation, Isa, activate_all};
 use common::{ACTIVATIONS, Batch, Options, Random, Results, usual_cells};
+use gatestream::execute::team::Team;
+use gatestream::execute::{PackedModel, Session};
+use gatestream::model::{Cell, CellKind, Layer, Model, ResetForm};
+use gatestream::plan::Plan;
+use gatestream::reference;
+use gatestream_kernels::{Activation, Isa, activate_all};
 
 /// FNV-1a over the bits of every number, all NaNs being one.
 struct Checksum(u64);

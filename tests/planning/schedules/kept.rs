@@ -12,12 +12,12 @@
 
 use std::collections::BTreeSet;
 
-use cellstream::Model;
-use cellstream::graph::Graph;
+use gatestream::Model;
+use gatestream::graph::Graph;
 
 use super::orders::{Dag, bits};
 use super::{cells, executed, gru, lstm, rnn};
-use cellstream::model::ResetForm;
+use gatestream::model::ResetForm;
 
 /// When things are complete.
 struct Times {
@@ -157,7 +157,7 @@ fn product_by_product_a_phase_may_be_lost() {
     let of = |recurrent: bool, step: usize| {
         let nodes = kept.dag.nodes.iter();
         let same = |node: &&_| {
-            let node: &cellstream::graph::Node = node;
+            let node: &gatestream::graph::Node = node;
             node.taken == step && node.product.needs_state() == recurrent
         };
         let place = nodes.enumerate().find(|(_, node)| same(node));

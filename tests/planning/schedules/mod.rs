@@ -6,10 +6,10 @@ mod places;
 
 use std::collections::BTreeSet;
 
-use cellstream::Model;
-use cellstream::graph::Graph;
-use cellstream::model::{Gru, Layer, Lstm, Merge, ResetForm, Rnn};
-use cellstream::schedule::{
+use gatestream::Model;
+use gatestream::graph::Graph;
+use gatestream::model::{Gru, Layer, Lstm, Merge, ResetForm, Rnn};
+use gatestream::schedule::{
     Count, DirectionSchedule, PhasedSchedule, direction_counts, model_counts, schedule_count,
     schedules, surviving_schedules,
 };

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use cellstream::graph::{Graph, Node, Product};
-use cellstream::schedule::{Phase, PhasedSchedule};
+use gatestream::graph::{Graph, Node, Product};
+use gatestream::schedule::{Phase, PhasedSchedule};
 
 /// The products and edges of a graph.
 pub struct Dag {

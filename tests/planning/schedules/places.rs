@@ -1,9 +1,9 @@
 //! From a place per product to phases of products: what is where, what is fused, what is refused.
 
-use cellstream::Model;
-use cellstream::graph::{Graph, Node, Operand, Product};
-use cellstream::model::{Direction, Gru, Layer, Lstm, Merge, ResetForm, Rnn};
-use cellstream::schedule::{
+use gatestream::Model;
+use gatestream::graph::{Graph, Node, Operand, Product};
+use gatestream::model::{Direction, Gru, Layer, Lstm, Merge, ResetForm, Rnn};
+use gatestream::schedule::{
     DirectionSchedule, Phase, PhasePlacement, PhasedError, PhasedSchedule, schedules,
     surviving_schedules,
 };

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream::machine::Topology;
+use gatestream::machine::Topology;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 /// Whose inner loops.

@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
-use cellstream::Model;
-use cellstream_kernels::{Activation, Isa, activate_all};
+use gatestream::Model;
+use gatestream_kernels::{Activation, Isa, activate_all};
 
 use crate::gemm::{Gemm, Product, Split};
 use crate::runner::Expected;

@@ -18,11 +18,11 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use cellstream::Model;
-use cellstream::execute::team::Team;
-use cellstream::plan::{LayerPlan, split_units};
-use cellstream::schedule::PanelOrder;
-use cellstream_kernels::{
+use gatestream::Model;
+use gatestream::execute::team::Team;
+use gatestream::plan::{LayerPlan, split_units};
+use gatestream::schedule::PanelOrder;
+use gatestream_kernels::{
     Activation, Aligned, Blocking, Columns, GateJob, GateKernel, Isa, Kernels, LstmFunctions,
     NextProduct, PackedMatrix, Product, RowsRef, Shared, SharedRows, Source, Start, Sweep, kernels,
     pack_vectors, zeroed,
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::runner::Runner;
     use crate::shapes::Shape;
-    use cellstream::Plan;
+    use gatestream::Plan;
 
     #[test]
     fn both_mappings_give_the_bits_of_the_session() {

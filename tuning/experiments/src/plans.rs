@@ -4,7 +4,7 @@
 //! times by a few per cent, for as long as a session lives. So the sessions are made anew several
 //! times, each time in the other order, and the samples put together.
 
-use cellstream::{Model, Plan};
+use gatestream::{Model, Plan};
 
 use crate::rounds::{Rounds, Times};
 use crate::runner::Runner;

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use cellstream::tune::{Options, TuneError, Tuned, tune};
-use cellstream::{Input, Model, Output, Plan, Session, reference};
+use gatestream::tune::{Options, TuneError, Tuned, tune};
+use gatestream::{Input, Model, Output, Plan, Session, reference};
 
 use crate::rounds::Contender;
 use crate::shapes::numbers;

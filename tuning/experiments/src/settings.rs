@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cellstream::machine::Topology;
+use gatestream::machine::Topology;
 
 use crate::record;
 use crate::rounds::Rounds;
@@ -77,7 +77,7 @@ impl Settings {
     pub fn folder(&self) -> Result<PathBuf, Box<dyn std::error::Error>> {
         match (&self.results, self.quick) {
             (Some(folder), _) => Ok(folder.clone()),
-            (None, true) => Ok(std::env::temp_dir().join("cellstream-experiments")),
+            (None, true) => Ok(std::env::temp_dir().join("gatestream-experiments")),
             (None, false) => record::folder(),
         }
     }

@@ -1,7 +1,7 @@
 //! The models that experiments run.
 
-use cellstream::Model;
-use cellstream::model::{Gru, Lstm, ModelError};
+use gatestream::Model;
+use gatestream::model::{Gru, Lstm, ModelError};
 
 /// Size of a request to one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use cellstream::execute::team::Team;
-use cellstream::plan::split_units;
-use cellstream_kernels::{
+use gatestream::execute::team::Team;
+use gatestream::plan::split_units;
+use gatestream_kernels::{
     Aligned, Blocking, Isa, Kernels, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Shared,
     Source, Start, Sweep, kernels, zeroed,
 };

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use cellstream::kernels::Isa;
-use cellstream::machine::Topology;
-use cellstream::plan::KERNEL_SET;
+use gatestream::kernels::Isa;
+use gatestream::machine::Topology;
+use gatestream::plan::KERNEL_SET;
 
 /// The lines that stand above each table.
 pub fn stamp() -> Vec<String> {
@@ -12,7 +12,7 @@ pub fn stamp() -> Vec<String> {
     vec![
         format!("date: {now}"),
         format!("machine: {}", machine()),
-        format!("cellstream: {}", version()),
+        format!("gatestream: {}", version()),
         format!("command: {}", command()),
         format!("load before: {}", load()),
     ]

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use cellstream_command::{Failure, in_existing_directory, seconds};
 use clap::ValueEnum;
+use gatestream_command::{Failure, in_existing_directory, seconds};
 
 use super::lengths::LengthsOption;
 use crate::accelerator::Accelerator;

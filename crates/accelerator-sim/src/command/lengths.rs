@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 use crate::arrivals::{Histogram, Lengths};
 

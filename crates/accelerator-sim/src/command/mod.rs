@@ -10,7 +10,7 @@ use std::path::Path;
 
 use arguments::name;
 pub use arguments::{AcceleratorKind, Arguments, NetworkKind};
-use cellstream_command::{Failure, Printer, interrupt};
+use gatestream_command::{Failure, Printer, interrupt};
 use indicatif::{ProgressBar, ProgressStyle};
 pub use lengths::LengthsOption;
 pub use row::Row;

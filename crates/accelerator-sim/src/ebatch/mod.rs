@@ -2,7 +2,7 @@
 //! many steps (Silfa, Arnau and González, E-BATCH, ACM TACO 2022, section 5).
 //!
 //! A state machine without clock, threads and values: events go in, decisions come out. On CPUs the
-//! policy [`EBatching`](cellstream_serve::policy::EBatching) has no lanes, as a CPU computes any
+//! policy [`EBatching`](gatestream_serve::policy::EBatching) has no lanes, as a CPU computes any
 //! number of rows; it has the rule for the steps of a batch that [`Cap::ByLoad`] has.
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //! - **Models.** All sequences of a batch are of one model.
 //!
 //! ```
-//! use cellstream_accelerator_sim::ebatch::{Cap, Decision, EBatch, EBatchOptions, Sequence};
+//! use gatestream_accelerator_sim::ebatch::{Cap, Decision, EBatch, EBatchOptions, Sequence};
 //!
 //! let mut runtime = EBatch::new(EBatchOptions { lanes: 2, cap: Cap::Steps(3), wait: 10 });
 //! let decisions = runtime.arrive(0, &[Sequence::new(1, 0, 2)])?;
@@ -31,7 +31,7 @@
 //! // … both layers of the model are evaluated …
 //! let finished = runtime.finish(20);
 //! assert_eq!(finished.completed, [1]); // two steps of sequence 2 are left
-//! # Ok::<(), cellstream_accelerator_sim::ebatch::EBatchError>(())
+//! # Ok::<(), gatestream_accelerator_sim::ebatch::EBatchError>(())
 //! ```
 
 mod cap;
@@ -43,8 +43,8 @@ mod tests;
 use std::collections::HashSet;
 
 pub use cap::Cap;
-use cellstream_serve::policy::ebatch::Rest;
-pub use cellstream_serve::policy::ebatch::{LayerTimes, Time};
+use gatestream_serve::policy::ebatch::Rest;
+pub use gatestream_serve::policy::ebatch::{LayerTimes, Time};
 pub use partition::partition;
 use queue::{Pending, Queue};
 

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 /// best division (Graham, 1969).
 ///
 /// ```
-/// use cellstream_accelerator_sim::ebatch::partition;
+/// use gatestream_accelerator_sim::ebatch::partition;
 ///
 /// let lanes = partition(&[4, 5, 6, 8, 7], 2);
 /// assert_eq!(lanes, [vec![3, 1, 0], vec![4, 2]]); // steps (8, 5, 4) and (7, 6)

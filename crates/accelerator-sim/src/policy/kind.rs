@@ -12,11 +12,11 @@ use crate::outcome::Outcome;
 /// `ebatch:by-load`.
 ///
 /// ```
-/// use cellstream_accelerator_sim::policy::Policy;
+/// use gatestream_accelerator_sim::policy::Policy;
 ///
 /// assert_eq!("ebatch:64".parse(), Ok(Policy::EBatch { cap: 64 }));
 /// assert_eq!("bucketing".parse::<Policy>()?.to_string(), "bucketing:10");
-/// # Ok::<(), cellstream_accelerator_sim::policy::PolicyError>(())
+/// # Ok::<(), gatestream_accelerator_sim::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {

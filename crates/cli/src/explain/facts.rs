@@ -5,12 +5,12 @@ use std::path::Path;
 use crate::Failure;
 use crate::plan::Origin;
 use crate::precision;
-use cellstream::graph::GraphCounts;
-use cellstream::machine::{BoundBy, Ceilings, Machine, Operations, Topology};
-use cellstream::model::{Cell, Layer, Model, ResetForm};
-use cellstream::partition::{Movement, PanelOrder};
-use cellstream::plan::{Cost, Entry, LayerTraffic, PlannedPhase, operations};
-use cellstream::schedule::{Count, RULES, model_counts};
+use gatestream::graph::GraphCounts;
+use gatestream::machine::{BoundBy, Ceilings, Machine, Operations, Topology};
+use gatestream::model::{Cell, Layer, Model, ResetForm};
+use gatestream::partition::{Movement, PanelOrder};
+use gatestream::plan::{Cost, Entry, LayerTraffic, PlannedPhase, operations};
+use gatestream::schedule::{Count, RULES, model_counts};
 
 /// The request and the plan to explain.
 pub struct Question<'a> {

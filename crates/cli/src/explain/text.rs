@@ -8,10 +8,10 @@ use std::path::Path;
 use super::facts::{Facts, IntoFacts, LayerFacts, MeasuredFacts, ProductFacts};
 use super::words::{clean, number, plural, ratio, significant, size, time, wrapped, wrapped_at};
 use crate::plan::Origin;
-use cellstream::machine::{Bytes, Rate};
-use cellstream::model::Model;
-use cellstream::partition::PanelOrder;
-use cellstream::plan::CoreTraffic;
+use gatestream::machine::{Bytes, Rate};
+use gatestream::model::Model;
+use gatestream::partition::PanelOrder;
+use gatestream::plan::CoreTraffic;
 
 const WIDTH: usize = 100;
 /// Column of the text; its subject is to the left.
@@ -172,7 +172,7 @@ impl Page {
             Origin::Tuned => format!("measured, from {}", file()),
             Origin::File => format!("not measured, from {}", file()),
             Origin::Estimate => {
-                "by estimate (arithmetic and bytes; `cellstream tune` times instead)".into()
+                "by estimate (arithmetic and bytes; `gatestream tune` times instead)".into()
             }
         };
         let groups = match plan.row_groups {
@@ -375,7 +375,7 @@ impl Page {
         }
         let far = facts.layers.iter().flat_map(|l| &l.traffic.cores);
         let far = far
-            .filter(|core| core.home == cellstream::machine::Level::Memory)
+            .filter(|core| core.home == gatestream::machine::Level::Memory)
             .count();
         if far > 0 {
             self.about(
@@ -425,7 +425,7 @@ impl Page {
             peaks.push(format!("int8 arithmetic {peak:.0} GOP/s"));
             request.push(format!("{} MOP in int8", significant(work.int8 * 1e-6)));
         }
-        use cellstream::machine::BoundBy;
+        use gatestream::machine::BoundBy;
         let by = match bound.by {
             BoundBy::Compute => "arithmetic",
             BoundBy::L1 => "reading weights from L1",
@@ -462,7 +462,7 @@ impl Page {
                     "nothing: the plan is an estimate, or was edited by hand, which makes its times \
                      invalid"
                 }
-                _ => "nothing yet: `cellstream tune … -o PLAN`, then --plan PLAN",
+                _ => "nothing yet: `gatestream tune … -o PLAN`, then --plan PLAN",
             };
             self.about("measured", text);
             return;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::layers;
 use crate::model::{FileOptions, open};
-use cellstream::model::{Model, SafetensorsOptions, TensorFile, Tensors};
-use cellstream_command::Failure;
+use gatestream::model::{Model, SafetensorsOptions, TensorFile, Tensors};
+use gatestream_command::Failure;
 
 /// The layers of the stack that the options select; without a prefix, all stacks of a file that
 /// holds several or other tensors, and these.

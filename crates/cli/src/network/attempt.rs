@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{Source, open, without_file};
 use crate::model::FileOptions;
 use crate::named::Named;
-use cellstream_network::Attempt;
+use gatestream_network::Attempt;
 use serde_json::{Value, json};
 
 /// A longer preparation is not waited for.

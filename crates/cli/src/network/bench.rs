@@ -1,4 +1,4 @@
-//! `cellstream bench` and `cellstream explain` of a whole graph.
+//! `gatestream bench` and `gatestream explain` of a whole graph.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::shares::Shares;
 use super::{Arrays, Source, failed, first_run, open};
 use crate::named::Named;
-use cellstream_command::{Failure, Printer};
-use cellstream_network::NetworkProfile;
+use gatestream_command::{Failure, Printer};
+use gatestream_network::NetworkProfile;
 
 /// Options of a measurement.
 pub struct Timing {
@@ -108,7 +108,7 @@ pub fn explain(
     }
     let origin = match plan {
         Some(path) => format!("those that {} has; others are estimated", path.display()),
-        None => "estimated from arithmetic and bytes; `cellstream tune` times instead".into(),
+        None => "estimated from arithmetic and bytes; `gatestream tune` times instead".into(),
     };
     write!(out, "{shares}\nplans ({origin})\n{}", shares.plans())?;
     Ok(())

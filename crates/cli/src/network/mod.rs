@@ -18,9 +18,9 @@ pub use tune::{Tuning, tune};
 
 use crate::named::Named;
 use crate::npy;
-use cellstream::model::{FileKind, Precision};
-use cellstream_command::{Failure, FailureKind};
-use cellstream_network::{
+use gatestream::model::{FileKind, Precision};
+use gatestream_command::{Failure, FailureKind};
+use gatestream_network::{
     Inspection, NamedTensor, Network, NetworkError, NetworkOptions, NetworkPlan, NetworkPort,
     Tensor,
 };
@@ -45,7 +45,7 @@ impl ArrayOptions {
 }
 
 /// The start of the plan of a graph.
-pub const PLAN: &str = "cellstream network plan ";
+pub const PLAN: &str = "gatestream network plan ";
 
 /// Whether a file may be a graph that only a network runs.
 pub fn is_candidate(model: &Path) -> bool {
@@ -64,7 +64,7 @@ pub fn with_arrays(model: &Path, why: Failure) -> Failure {
     }
     let cut = match inspection.recurrent.is_empty() {
         true => "",
-        false => "; `cellstream cut` writes its recurrent part to a file of its own",
+        false => "; `gatestream cut` writes its recurrent part to a file of its own",
     };
     if !inspection.unsupported.is_empty() {
         return Failure::new(format!("{why}{cut}"));
@@ -146,7 +146,7 @@ fn failed(path: &Path) -> impl Fn(NetworkError) -> Failure {
     move |why| match why {
         NetworkError::Read { .. } => Failure::new(why.to_string()),
         NetworkError::Unsupported { .. } if has_core(path) => Failure::new(format!(
-            "{why}; `cellstream cut` writes the recurrent part of the model as a file of its own"
+            "{why}; `gatestream cut` writes the recurrent part of the model as a file of its own"
         ))
         .of(path),
         why => Failure::new(why.to_string()).of(path),
@@ -179,7 +179,7 @@ fn first_run(
             let outputs = network.run(inputs)?;
             let path = path.display();
             eprintln!(
-                "cellstream: {path}: {why}; going on with estimates; `cellstream tune … -o \
+                "gatestream: {path}: {why}; going on with estimates; `gatestream tune … -o \
                  {path}` makes a plan that fits"
             );
             Ok(outputs)

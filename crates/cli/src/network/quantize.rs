@@ -1,12 +1,12 @@
-//! `cellstream quantize` of a whole graph.
+//! `gatestream quantize` of a whole graph.
 
 use std::io::Write;
 use std::path::Path;
 
 use super::failed;
-use cellstream::atomic_file;
-use cellstream_command::{Failure, Printer};
-use cellstream_network::QuantizedGraph;
+use gatestream::atomic_file;
+use gatestream_command::{Failure, Printer};
+use gatestream_network::QuantizedGraph;
 
 /// Stores the weights of recurrent nodes in 8 bits.
 pub fn quantize(model: &Path, output: &Path) -> Result<(), Failure> {

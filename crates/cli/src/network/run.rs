@@ -1,4 +1,4 @@
-//! `cellstream run` of a whole graph.
+//! `gatestream run` of a whole graph.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::shares::Shares;
 use super::{Arrays, Source, failed, first_run, open};
 use crate::named::Named;
 use crate::{npy, profile};
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// Loads, runs, writes.
 pub fn run(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cellstream_network::{NetworkProfile, RegionRun};
+use gatestream_network::{NetworkProfile, RegionRun};
 
 /// The medians over some runs, in milliseconds.
 pub struct Shares {

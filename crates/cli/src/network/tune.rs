@@ -1,4 +1,4 @@
-//! `cellstream tune` of a whole graph.
+//! `gatestream tune` of a whole graph.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,10 +9,10 @@ use indicatif::ProgressBar;
 use super::shares::Shares;
 use super::{Arrays, Source, failed, open};
 use crate::named::Named;
-use cellstream::tune::Effort;
-use cellstream_command::interrupt::{self, flow};
-use cellstream_command::{Failure, Printer};
-use cellstream_network::{Network, NetworkError, NetworkPlan, NetworkTuning, Tensor};
+use gatestream::tune::Effort;
+use gatestream_command::interrupt::{self, flow};
+use gatestream_command::{Failure, Printer};
+use gatestream_network::{Network, NetworkError, NetworkPlan, NetworkTuning, Tensor};
 
 /// Options of a tuning.
 pub struct Tuning<'a> {
@@ -38,7 +38,7 @@ pub fn tune(source: Source<'_>, arrays: &[Named], tuning: &Tuning<'_>) -> Result
         let used = NetworkPlan::load(path).and_then(|plan| network.use_plan(Some(plan)));
         used.map_err(failed(path))?;
         if let Err(why) = network.run(&inputs) {
-            eprintln!("cellstream: {}: {why}; it is written anew", path.display());
+            eprintln!("gatestream: {}: {why}; it is written anew", path.display());
             network.use_plan(None).map_err(&of_model)?;
         }
     }

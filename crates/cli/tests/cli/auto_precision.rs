@@ -1,7 +1,7 @@
 //! `--precision auto:ERR`, run as a program.
 
-use cellstream::Plan;
-use cellstream::model::{Lstm, Model, Precision};
+use gatestream::Plan;
+use gatestream::model::{Lstm, Model, Precision};
 
 use crate::common::Random;
 use crate::{npy, run_in, stdout, text};

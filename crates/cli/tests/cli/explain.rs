@@ -1,11 +1,11 @@
-//! `cellstream explain` as a user sees it: the facts against numbers worked out by hand, its page,
+//! `gatestream explain` as a user sees it: the facts against numbers worked out by hand, its page,
 //! its drawing, its exit codes.
 
 use std::process::Output;
 
-use cellstream::Plan;
-use cellstream::model::{Lstm, Model};
-use cellstream::plan::{Cost, Measured};
+use gatestream::Plan;
+use gatestream::model::{Lstm, Model};
+use gatestream::plan::{Cost, Measured};
 use serde_json::Value;
 
 use crate::{program, stdout, text};

@@ -1,4 +1,4 @@
-//! `cellstream inspect` and `cellstream cut`, on a graph with recurrent nodes among others.
+//! `gatestream inspect` and `gatestream cut`, on a graph with recurrent nodes among others.
 
 use std::path::{Path, PathBuf};
 
@@ -178,7 +178,7 @@ fn commands_on_layers_ask_for_the_arrays_of_a_graph() {
             told.contains("--array x=X.npy (float32 [?, 3, 5])"),
             "{command}: {told}"
         );
-        assert!(told.contains("`cellstream cut`"), "{told}");
+        assert!(told.contains("`gatestream cut`"), "{told}");
         assert_eq!(told.lines().count(), 1, "{told}");
     }
 }

@@ -1,4 +1,4 @@
-//! `cellstream load` from the outside: every network and policy on tiny shapes, what is printed and
+//! `gatestream load` from the outside: every network and policy on tiny shapes, what is printed and
 //! written, what is refused.
 
 use std::path::Path;
@@ -173,7 +173,7 @@ fn progress_of_all_policies_in_lines() {
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{errors}");
     assert_eq!(text(&output.stdout).lines().count(), 7);
-    let first = "cellstream: run 1 of 7  cellular, batch 4, at 200.0/s, round 1\n";
+    let first = "gatestream: run 1 of 7  cellular, batch 4, at 200.0/s, round 1\n";
     assert!(errors.contains(first), "{errors}");
 }
 
@@ -476,7 +476,7 @@ fn priority_warning_is_printed_once() {
         // Two policies: two servers are started.
         let line = format!(
             "{} load lstm --policies cellular,merge --hidden 8 --input 4 --rates 100 --seconds 0.05 --warm-up 0",
-            env!("CARGO_BIN_EXE_cellstream")
+            env!("CARGO_BIN_EXE_gatestream")
         );
         let errors = run(&line).unwrap().stderr;
         let errors = String::from_utf8(errors).unwrap();

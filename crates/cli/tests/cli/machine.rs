@@ -1,18 +1,18 @@
-//! `cellstream machine` as a user sees it: its text, its JSON, its exit codes.
+//! `gatestream machine` as a user sees it: its text, its JSON, its exit codes.
 
 use std::process::Output;
 
 use crate::{program, text};
 
-fn cellstream(arguments: &[&str], isa: Option<&str>) -> Output {
+fn gatestream(arguments: &[&str], isa: Option<&str>) -> Output {
     let mut command = program(arguments);
-    command.envs(isa.map(|isa| ("CELLSTREAM_ISA", isa)));
+    command.envs(isa.map(|isa| ("GATESTREAM_ISA", isa)));
     command.output().unwrap()
 }
 
 #[test]
 fn json_fields() {
-    let out = cellstream(&["machine", "--json"], None);
+    let out = gatestream(&["machine", "--json"], None);
     assert_eq!(out.status.code(), Some(0), "{out:?}");
     let text = text(&out.stdout);
     assert_eq!(text.lines().count(), 1);
@@ -42,7 +42,7 @@ fn json_fields() {
 
 #[test]
 fn page() {
-    let out = cellstream(&["machine"], Some("portable"));
+    let out = gatestream(&["machine"], Some("portable"));
     let text = text(&out.stdout);
     assert!(text.contains("portable (used)"), "{text}");
     for part in ["cpu ", "cores ", "f32 FMA", "int8 dot", "read memory"] {
@@ -53,7 +53,7 @@ fn page() {
 
 #[test]
 fn invalid_instruction_set() {
-    let out = cellstream(&["machine"], Some("sse9"));
+    let out = gatestream(&["machine"], Some("sse9"));
     let line = text(&out.stderr);
     assert_eq!(out.status.code(), Some(1));
     assert_eq!(line.lines().count(), 1, "{line}");
@@ -67,9 +67,9 @@ fn invalid_instruction_set() {
 
 #[test]
 fn usage_errors() {
-    assert_eq!(cellstream(&["mach1ne"], None).status.code(), Some(2));
+    assert_eq!(gatestream(&["mach1ne"], None).status.code(), Some(2));
     assert_eq!(
-        cellstream(&["machine", "--xml"], None).status.code(),
+        gatestream(&["machine", "--xml"], None).status.code(),
         Some(2)
     );
 }

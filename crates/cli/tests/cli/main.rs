@@ -1,4 +1,4 @@
-//! The program `cellstream` as a user runs it: output, files, errors in one line that name the fix,
+//! The program `gatestream` as a user runs it: output, files, errors in one line that name the fix,
 //! exit statuses. One test program, because each is linked with the library.
 
 #[path = "../../../../tests/common/mod.rs"]
@@ -26,10 +26,10 @@ use std::process::{Command, Output};
 
 /// The program, with the instruction set of this machine and without a trace.
 fn program(arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cellstream"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gatestream"));
     command.args(arguments);
-    command.env_remove("CELLSTREAM_ISA");
-    command.env_remove("CELLSTREAM_TRACE");
+    command.env_remove("GATESTREAM_ISA");
+    command.env_remove("GATESTREAM_TRACE");
     command
 }
 

@@ -53,7 +53,7 @@ fn a_tuned_plan_is_used_and_changes_no_bit() {
     }
     assert!(end(folder, &["--plan", "whole.plan"]) == expected);
     let plan = std::fs::read_to_string(folder.join("whole.plan")).unwrap();
-    assert!(plan.starts_with("cellstream network plan 1\n"));
+    assert!(plan.starts_with("gatestream network plan 1\n"));
     let explain = ["explain", "whole.onnx", "--plan", "whole.plan", "--json"];
     let json: Value = serde_json::from_str(&stdout(&on_arrays(folder, &explain))).unwrap();
     let regions = json["regions"].as_array().unwrap();
@@ -178,7 +178,7 @@ fn shares_of_regions_are_printed() {
         "chosen=chosen.npy",
     ];
     let mut traced = program([&run[..], &["--output", "end=end.npy"]].concat());
-    let traced = traced.env("CELLSTREAM_TRACE", "1").current_dir(folder);
+    let traced = traced.env("GATESTREAM_TRACE", "1").current_dir(folder);
     let out = traced.output().unwrap();
     assert!(text(&out.stderr).contains("y1_node"), "{out:?}");
 }
@@ -279,7 +279,7 @@ fn mistakes_are_named() {
         (
             &["bench", "whole.onnx", "--tune"],
             2,
-            "cellstream tune --array",
+            "gatestream tune --array",
         ),
         (
             &["explain", "whole.onnx", "--precision", "int8,f32"],

@@ -1,11 +1,11 @@
-//! `--plan` of `cellstream run` and `bench`: used if it fits, refused where it is no plan, and
+//! `--plan` of `gatestream run` and `bench`: used if it fits, refused where it is no plan, and
 //! otherwise named in one line on standard error.
 
 use std::path::Path;
 use std::process::Output;
 
-use cellstream::model::{Lstm, Model};
-use cellstream::plan::{Cost, Measured, Plan};
+use gatestream::model::{Lstm, Model};
+use gatestream::plan::{Cost, Measured, Plan};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
 use crate::{npy, run_in, text};
@@ -86,7 +86,7 @@ fn bench_names_its_plan() {
             "layers 2",
             "the estimate",
             // The file is good for the model that it is for.
-            "`cellstream tune … -o OTHER.plan`",
+            "`gatestream tune … -o OTHER.plan`",
         ],
     );
     let out = bench(folder.path(), &["--plan", "a.plan", "--layers=2"]);
@@ -108,7 +108,7 @@ fn bench_names_its_plan() {
         &[
             "another machine: the processor is \"Z80\" in the plan",
             "the estimate",
-            "`cellstream tune … -o a.plan`",
+            "`gatestream tune … -o a.plan`",
         ],
     );
     // Behind somebody's heading, or a space: what is asked for stands in the message, and `tune`
@@ -118,7 +118,7 @@ fn bench_names_its_plan() {
         let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
         assert_eq!(field(&out, "plan"), "estimate");
         one_line(&out.stderr, &[said, "the estimate"]);
-        assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
+        assert!(!String::from_utf8_lossy(&out.stderr).contains("gatestream tune"));
     }
     // Saved by an editor that marks UTF-8: the same.
     std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
@@ -128,7 +128,7 @@ fn bench_names_its_plan() {
         &out.stderr,
         &["byte order mark (BOM", "without BOM", "the estimate"],
     );
-    assert!(!String::from_utf8_lossy(&out.stderr).contains("cellstream tune"));
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("gatestream tune"));
     // Damaged.
     std::fs::write(&path, text.replace("chunk ", "chunk 1")).unwrap();
     let out = bench(folder.path(), &["--json", "--plan", "a.plan"]);
@@ -281,7 +281,7 @@ fn plan_of_another_precision() {
         &[
             "hidden 16",
             "hidden 24",
-            "`cellstream tune … -o OTHER.plan`",
+            "`gatestream tune … -o OTHER.plan`",
         ],
     );
 }

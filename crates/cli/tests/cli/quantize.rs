@@ -1,6 +1,6 @@
-//! `cellstream quantize`, run as a program.
+//! `gatestream quantize`, run as a program.
 
-use cellstream::model::{Lstm, Matrix, Merge, Model, Precision, Weights};
+use gatestream::model::{Lstm, Matrix, Merge, Model, Precision, Weights};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
@@ -244,7 +244,7 @@ fn refusals_write_no_file() {
         (
             [int8("m.safetensors"), vec!["q.safetensors", "--cell=gru"]],
             1,
-            "cellstream.cell",
+            "gatestream.cell",
         ),
         (
             [

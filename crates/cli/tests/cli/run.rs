@@ -1,10 +1,10 @@
-//! `cellstream run` and `bench` as a user sees them: answers of PyTorch and ONNX Runtime from
+//! `gatestream run` and `bench` as a user sees them: answers of PyTorch and ONNX Runtime from
 //! model files and arrays, refusals in one line that name what to change, exit statuses.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use cellstream::kernels::Isa;
+use gatestream::kernels::Isa;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use tempfile::TempDir;
@@ -149,7 +149,7 @@ fn refused_with(status: i32, out: &Output, parts: &[&str]) {
     assert!(out.stdout.is_empty(), "{out:?}");
     let text = text(&out.stderr);
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.starts_with("cellstream: "), "{text}");
+    assert!(text.starts_with("gatestream: "), "{text}");
     for part in parts {
         assert!(text.contains(part), "{part:?} in {text}");
     }
@@ -214,7 +214,7 @@ fn batch_first_by_file_and_option() {
     .unwrap();
     let plain = std::fs::read(case.path(&case.model)).unwrap();
     let tensors = SafeTensors::deserialize(&plain).unwrap();
-    let metadata = [("cellstream.batch_first".to_string(), "true".to_string())];
+    let metadata = [("gatestream.batch_first".to_string(), "true".to_string())];
     let told = serialize(tensors.tensors(), Some(metadata.into())).unwrap();
     std::fs::write(case.path("told.safetensors"), told).unwrap();
 
@@ -306,7 +306,7 @@ fn same_bytes_on_every_isa_and_thread_count() {
             for array in ["output=y.npy", "hn=h.npy", "cn=c.npy"] {
                 command.args(["--output", array]);
             }
-            command.env("CELLSTREAM_ISA", isa.to_string());
+            command.env("GATESTREAM_ISA", isa.to_string());
             let out = command.current_dir(case.folder.path()).output().unwrap();
             assert_eq!(out.status.code(), Some(0), "{out:?}");
             let found = ["y.npy", "h.npy", "c.npy"].map(|name| {
@@ -339,7 +339,7 @@ fn float64_is_rounded_and_said_so() {
     };
     let out = run("double.npy", "rounded.npy");
     assert_eq!(out.status.code(), Some(0), "{out:?}");
-    let told = "cellstream: double.npy: float64 is rounded to float32\n";
+    let told = "gatestream: double.npy: float64 is rounded to float32\n";
     assert_eq!(text(&out.stderr), told);
     assert!(run("input.npy", "exact.npy").stderr.is_empty());
     let bytes = |name: &str| std::fs::read(case.path(name)).unwrap();
@@ -732,10 +732,10 @@ fn traced_run() {
         let mut command = program(["run", &case.model, "--input=input=input.npy"]);
         command.args(["--output=output=y.npy", "--threads=1"]);
         command.current_dir(case.folder.path());
-        command.env("CELLSTREAM_TRACE", trace).output().unwrap()
+        command.env("GATESTREAM_TRACE", trace).output().unwrap()
     };
     let out = run("yes");
-    refused(&out, &["CELLSTREAM_TRACE", "\"yes\"", "set it to 1"]);
+    refused(&out, &["GATESTREAM_TRACE", "\"yes\"", "set it to 1"]);
     assert!(!case.path("y.npy").exists());
     let mut written = Vec::new();
     for off in ["", "0"] {
@@ -919,12 +919,12 @@ fn invalid_instruction_set() {
         let with = |isa: &str| {
             let mut command = program(command);
             command.current_dir(case.folder.path());
-            command.env("CELLSTREAM_ISA", isa).output().unwrap()
+            command.env("GATESTREAM_ISA", isa).output().unwrap()
         };
         refused(
             &with("nonsense"),
             &[
-                "CELLSTREAM_ISA=\"nonsense\"",
+                "GATESTREAM_ISA=\"nonsense\"",
                 "use avx512, avx2, neon or portable",
             ],
         );

@@ -1,10 +1,10 @@
-//! `cellstream serve` as a process, and `cellstream load` on it.
+//! `gatestream serve` as a process, and `gatestream load` on it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
-use cellstream::model::Lstm;
+use gatestream::model::Lstm;
 use serde_json::Value;
 
 use crate::{program, run_in, text};

@@ -1,4 +1,4 @@
-//! `cellstream simulate`.
+//! `gatestream simulate`.
 
 use super::{run_in, stdout, text};
 

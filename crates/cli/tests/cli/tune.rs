@@ -1,4 +1,4 @@
-//! `cellstream tune` as a user sees it: a plan that loads again, sizes in a grid, Ctrl-C,
+//! `gatestream tune` as a user sees it: a plan that loads again, sizes in a grid, Ctrl-C,
 //! refusals.
 
 use std::ops::ControlFlow;
@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use cellstream::model::{Lstm, Merge, Model};
-use cellstream::plan::{Cost, Entry, Measured, Plan};
-use cellstream::tune::{KeptPlan, Options, Tuned};
-use cellstream_serve::cell_graph::BatchSizes;
+use gatestream::model::{Lstm, Merge, Model};
+use gatestream::plan::{Cost, Entry, Measured, Plan};
+use gatestream::tune::{KeptPlan, Options, Tuned};
+use gatestream_serve::cell_graph::BatchSizes;
 
 #[cfg(target_os = "linux")]
 use crate::interrupt;
@@ -436,7 +436,7 @@ fn measurements_before_an_interruption() {
     let options = Options::new(vec![(1, 4), (2, 4)], 1, Duration::from_secs(1 << 20));
     for (rounds, measured) in [(1, false), (2, false), (3, true), (4, true)] {
         let mut seen = 0;
-        let tuned = cellstream::tune::tune(&model, &options, |_| {
+        let tuned = gatestream::tune::tune(&model, &options, |_| {
             seen += 1;
             match seen == rounds {
                 true => ControlFlow::Break(()),
@@ -462,7 +462,7 @@ fn finished_tuning_replaces_entries() {
     let mut options = Options::new(vec![(1, 4)], 1, Duration::from_secs(1 << 20));
     options.lengths = vec![3, 4];
     let mut tuned =
-        cellstream::tune::tune(&model, &options, |_| ControlFlow::Continue(())).unwrap();
+        gatestream::tune::tune(&model, &options, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(tuned.finished, [true]);
     assert!(!tuned.interrupted && tuned.plan.is_tuned());
     let kept = tuned.keep(Plan {

@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use cellstream::atomic_file;
 use cudarc::nvrtc::{result, sys};
+use gatestream::atomic_file;
 
 use crate::{DriverError, Kernel};
 
@@ -128,12 +128,12 @@ pub(super) fn compiled(
     Ok(cubin)
 }
 
-/// `$XDG_CACHE_HOME/cellstream/cuda`, or the same in the home folder.
+/// `$XDG_CACHE_HOME/gatestream/cuda`, or the same in the home folder.
 pub(super) fn folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(set("HOME")?).join(".cache")))?;
-    Some(cache.join("cellstream").join("cuda"))
+    Some(cache.join("gatestream").join("cuda"))
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ mod stream;
 
 use std::sync::Arc;
 
-use cellstream::execute::{
-    Backend, PreparedModel, ResidentModel, ResidentNetwork, ResidentRoom, SessionError,
-};
-use cellstream::model::Model;
-use cellstream::plan::Plan;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, DriverError as CallError};
+use gatestream::execute::{
+    Backend, PreparedModel, ResidentModel, ResidentNetwork, ResidentRoom, SessionError,
+};
+use gatestream::model::Model;
+use gatestream::plan::Plan;
 
 use crate::layer::{LEAST_CHUNK, Settings};
 use crate::model::{DeviceModel, checked_room, weights_of};
@@ -24,13 +24,13 @@ pub use compile::{Compiled, compile};
 use stream::{Modules, Stream};
 
 /// A GPU as a backend. Each prepared model has a stream of its own, and its answers are those of
-/// [`SumOrder::Lanes`](cellstream::reference::SumOrder::Lanes).
+/// [`SumOrder::Lanes`](gatestream::reference::SumOrder::Lanes).
 ///
 /// ```no_run
-/// use cellstream::execute::Backend;
-/// use cellstream::model::{Input, Lstm, Output};
-/// use cellstream::plan::Plan;
-/// use cellstream_cuda::Cuda;
+/// use gatestream::execute::Backend;
+/// use gatestream::model::{Input, Lstm, Output};
+/// use gatestream::plan::Plan;
+/// use gatestream_cuda::Cuda;
 ///
 /// let model = Lstm::new(64, 1024).random(1)?;
 /// let mut prepared = Cuda::open(0)?.prepare(&model, &Plan::estimate(&model, 1, 100, 1))?;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use cellstream::execute::{PreparedModel, RunError, Steps};
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::model::{
+use gatestream::execute::{PreparedModel, RunError, Steps};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::model::{
     Activation, Builder, Cell, Direction, Gru, Input, Layer, Layout, Lstm, Matrix, Merge, Model,
     Output, Peepholes, Precision, ResetForm, Rnn, Weights,
 };
-use cellstream::reference::{self, SumOrder};
+use gatestream::reference::{self, SumOrder};
 
 use super::Host;
 use crate::layer::Settings;

@@ -25,9 +25,9 @@ use crate::{Device, Kernel};
 const BASE: Address = 0x7ea0_0000_0000;
 
 /// Flags of the compiler beside those of the tests, such as `-fsanitize=thread`.
-const FLAGS: &str = "CELLSTREAM_CXX_FLAGS";
+const FLAGS: &str = "GATESTREAM_CXX_FLAGS";
 /// If set, a host without a C++ compiler fails the tests instead of skipping them.
-const REQUIRED: &str = "CELLSTREAM_REQUIRE_CXX";
+const REQUIRED: &str = "GATESTREAM_REQUIRE_CXX";
 
 /// The host as a device: one of its streams.
 pub struct Host {

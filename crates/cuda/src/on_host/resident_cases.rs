@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use cellstream::execute::{
+use gatestream::execute::{
     EmbeddingTable, ResidentModel, ResidentNetwork, ResidentProjection, ResidentRoom, ResidentStep,
     ResultOf, ResultRow, RunError, SessionError,
 };
-use cellstream::kernels::RowsRef;
-use cellstream::layers::{Embedding, argmax};
-use cellstream::model::{
+use gatestream::kernels::RowsRef;
+use gatestream::layers::{Embedding, argmax};
+use gatestream::model::{
     Builder, Cell, Gru, InputError, Lstm, Matrix, Merge, Model, Precision, ResetForm,
 };
-use cellstream::reference;
+use gatestream::reference;
 
 use super::Host;
 use super::cases::{CLUSTERS, SMALL, bits, cells, f32_weights, random, reference_states};

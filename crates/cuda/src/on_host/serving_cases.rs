@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use cellstream::execute::{
+use gatestream::execute::{
     Backend, PreparedModel, ResidentModel, ResidentNetwork, ResidentRoom, SessionError,
 };
-use cellstream::model::{Lstm, Model, Precision};
-use cellstream::plan::Plan;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
-use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::networks::{
+use gatestream::model::{Lstm, Model, Precision};
+use gatestream::plan::Plan;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::{BatchSizes, Cells};
+use gatestream_serve::engine::{EngineOptions, Request, Workers};
+use gatestream_serve::networks::{
     Chain, ChainCell, DecoderCell, EncoderCell, Outputs, Seq2Seq, Until,
 };
 

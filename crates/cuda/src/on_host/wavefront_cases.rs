@@ -1,7 +1,7 @@
 //! Stacks whose layers run at once: streams run as late as events allow.
 
-use cellstream::execute::PreparedModel;
-use cellstream::model::{Gru, Lstm, Merge, Model, ResetForm};
+use gatestream::execute::PreparedModel;
+use gatestream::model::{Gru, Lstm, Merge, Model, ResetForm};
 
 use super::Host;
 use super::cases::{CLUSTERS, SMALL, f32_weights, ran, reference_of};

@@ -19,11 +19,11 @@ mod slot_rows;
 
 use std::collections::VecDeque;
 
-use cellstream::execute::{
+use gatestream::execute::{
     ResidentModel, ResidentNetwork, ResidentRoom, ResidentStep, ResultOf, RunError, SessionError,
 };
-use cellstream::kernels::RowsRef;
-use cellstream::model::{InputError, Layer};
+use gatestream::kernels::RowsRef;
+use gatestream::model::{InputError, Layer};
 
 use crate::arguments::{Address, GatherArguments, SignalArguments};
 use crate::driver::{Buffer, Driver, DriverError, Grid, Pinned, Synchronisation};

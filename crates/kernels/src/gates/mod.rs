@@ -98,7 +98,7 @@ pub(super) unsafe fn run<S: Simd>(s: S, kernel: GateKernel, job: GateJob<'_>) {
     }
 }
 
-/// States below this magnitude become zero; see `cellstream::reference::TINY_STATE`.
+/// States below this magnitude become zero; see `gatestream::reference::TINY_STATE`.
 const TINY_STATE: f32 = f32::from_bits((127 - 64) << 23);
 
 /// Zero where the state is tiny; NaN stays NaN.

@@ -1,5 +1,5 @@
 //! The activation functions over vectors: one fixed sequence of IEEE operations each, so that every
-//! instruction set gives the same bits. `cellstream::reference::activate` is the same sequence for
+//! instruction set gives the same bits. `gatestream::reference::activate` is the same sequence for
 //! one number, written independently; the two are compared bit by bit.
 //!
 //! NaN in gives NaN out, everywhere. The polynomials come from `tuning/activations/fit.py`.
@@ -39,17 +39,17 @@ pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::F32) -> S::F
 
 /// Replaces each of `values` by its `activation`, with the vectors of `isa`.
 ///
-/// Equal to `cellstream::reference::activate` of each, bit for bit (but for the payload of a NaN).
+/// Equal to `gatestream::reference::activate` of each, bit for bit (but for the payload of a NaN).
 ///
 /// # Errors
 /// [`IsaError::Unavailable`] if this CPU lacks `isa`.
 ///
 /// ```
-/// # use cellstream_kernels::{Activation, Isa, activate_all};
+/// # use gatestream_kernels::{Activation, Isa, activate_all};
 /// let mut values = [f32::NEG_INFINITY, -0.0, 1.0, 100.0];
 /// activate_all(Isa::select()?, Activation::Tanh, &mut values)?;
 /// assert_eq!(values, [-1.0, 0.0, 0.7615942, 1.0]);
-/// # Ok::<(), cellstream_kernels::IsaError>(())
+/// # Ok::<(), gatestream_kernels::IsaError>(())
 /// ```
 pub fn activate_all(isa: Isa, activation: Activation, values: &mut [f32]) -> Result<(), IsaError> {
     dispatch(isa, Elementwise { activation, values })

@@ -12,9 +12,9 @@ use crate::sweep::{BatchOption, Conditions, Grid};
 #[cfg(feature = "wire")]
 use crate::wire::{AxisOption, Contents, InputOptions, ServerAddress, ValueOption, WireModel};
 use crate::workload::{Arrivals, LengthsOption, Network, TreesOption, Workload};
-use cellstream_command::{Failure, seconds, threads};
-use cellstream_serve::engine::EngineOptions;
-use cellstream_serve::policy::BatchSteps;
+use gatestream_command::{Failure, seconds, threads};
+use gatestream_serve::engine::EngineOptions;
+use gatestream_serve::policy::BatchSteps;
 
 /// Measures latency and throughput under load, by batching policy.
 ///

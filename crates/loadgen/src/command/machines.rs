@@ -12,7 +12,7 @@ use crate::machines::Machines;
 use crate::report::{Context, PLAUSIBLE, calibration};
 use crate::sweep::{Conditions, NextRun, compare};
 use crate::workload::Arrivals;
-use cellstream_command::{Failure, interrupt};
+use gatestream_command::{Failure, interrupt};
 
 /// Simulates each number of machines, with the same measured times.
 ///
@@ -23,7 +23,7 @@ pub fn run(arguments: &Arguments, engines: &Engines, out: &mut impl Write) -> Re
     if !PLAUSIBLE.contains(&factor) {
         writeln!(
             std::io::stderr(),
-            "cellstream: batches take {factor:.2} times as long under load as alone, so that the \
+            "gatestream: batches take {factor:.2} times as long under load as alone, so that the \
              measured times do not describe this machine: the results are doubtful; repeat on an \
              idle machine, or with a larger network"
         )?;

@@ -22,7 +22,7 @@ use crate::record::{ErrorKind, Recording};
 use crate::report::{Context, Printer, Row, calibration};
 use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
 use crate::workload::Arrivals;
-use cellstream_command::{Failure, Printer as Output, interrupt};
+use gatestream_command::{Failure, Printer as Output, interrupt};
 use progress::Progress;
 
 /// The stage of progress in which each cell is timed.
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return machines::run(arguments, &engines, out);
     }
     if !priority::is_allowed() {
-        writeln!(std::io::stderr(), "cellstream: {}", priority::REFUSED)?;
+        writeln!(std::io::stderr(), "gatestream: {}", priority::REFUSED)?;
     }
     measure(
         arguments,

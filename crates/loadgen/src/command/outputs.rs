@@ -6,7 +6,7 @@ use super::Arguments;
 use crate::report::{Row, chart, csv};
 use crate::sweep::Measurement;
 use crate::workload::{LengthsOption, TreesOption};
-use cellstream_command::{Failure, keep_originals};
+use gatestream_command::{Failure, keep_originals};
 
 impl Arguments {
     /// Whether results are written to files.

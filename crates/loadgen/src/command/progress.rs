@@ -94,7 +94,7 @@ impl Progress {
         if self.last.is_none_or(|last| now - last >= BETWEEN_LINES) {
             self.last = Some(now);
             // Nobody may read it.
-            let _ = writeln!(std::io::stderr(), "cellstream: {words}");
+            let _ = writeln!(std::io::stderr(), "gatestream: {words}");
         }
     }
 }

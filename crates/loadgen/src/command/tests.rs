@@ -250,7 +250,7 @@ fn conflicting_arguments_are_refused() {
         let failure = measured(line).unwrap_err();
         assert_eq!(
             failure.kind(),
-            cellstream_command::FailureKind::Usage,
+            gatestream_command::FailureKind::Usage,
             "{line}"
         );
         assert!(failure.to_string().contains(words), "{failure}");

@@ -2,7 +2,7 @@
 
 use super::EngineSpec;
 use crate::workload::{Network, Workload};
-use cellstream_serve::scheduler::Limits;
+use gatestream_serve::scheduler::Limits;
 
 /// Offsets in the pool at which the values of the largest request may begin; smaller requests have
 /// more.

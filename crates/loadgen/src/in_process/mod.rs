@@ -1,4 +1,4 @@
-//! Targets in this process: an engine of `cellstream-serve` for each candidate, all with one set of
+//! Targets in this process: an engine of `gatestream-serve` for each candidate, all with one set of
 //! random weights.
 //!
 //! The cost of a request does not depend on its values. So values are slices of one pool of random
@@ -16,14 +16,14 @@ use crate::candidate::{Candidate, Launch};
 use crate::drive::{WallClock, priority};
 use crate::policy::{Groups, PolicyKind};
 use crate::workload::{Network, Workload};
-use cellstream::execute::Backend;
-use cellstream::machine::Topology;
-use cellstream::model::Precision;
-use cellstream_command::{Failure, afford, available_memory};
-use cellstream_serve::cell_graph::{BatchSizes, Cells};
-use cellstream_serve::engine::{Calibration, Engine, EngineOptions, Workers, calibrate};
-use cellstream_serve::networks::NetworkError;
-use cellstream_serve::policy::BatchSteps;
+use gatestream::execute::Backend;
+use gatestream::machine::Topology;
+use gatestream::model::Precision;
+use gatestream_command::{Failure, afford, available_memory};
+use gatestream_serve::cell_graph::{BatchSizes, Cells};
+use gatestream_serve::engine::{Calibration, Engine, EngineOptions, Workers, calibrate};
+use gatestream_serve::networks::NetworkError;
+use gatestream_serve::policy::BatchSteps;
 use memory::{Memory, limits};
 use served::Served;
 use weights::{Unfold, Weights};
@@ -106,7 +106,7 @@ impl EngineSpec {
 
 #[cfg(feature = "cuda")]
 fn open(device: usize) -> Result<Arc<dyn Backend>, Failure> {
-    Ok(Arc::new(cellstream_cuda::Cuda::open(device)?))
+    Ok(Arc::new(gatestream_cuda::Cuda::open(device)?))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -235,8 +235,8 @@ pub(crate) mod tests {
     use super::*;
 
     use crate::workload::{Lengths, Tree};
-    use cellstream_serve::scheduler::Limits;
     use clap::ValueEnum;
+    use gatestream_serve::scheduler::Limits;
 
     pub fn shape(input: u32, hidden: u32) -> ServedShape {
         ServedShape {

@@ -7,9 +7,9 @@ use crate::policy::PolicyKind;
 use crate::record::{CellRun, CellRuns, ErrorKind, Outcome, ServerTimes, Times};
 use crate::target::{About, Completion, Target};
 use crate::workload::RequestSpec;
-use cellstream_serve::RequestError;
-use cellstream_serve::engine::{Engine, Request, Response, SubmitError};
-use cellstream_serve::scheduler::Refused;
+use gatestream_serve::RequestError;
+use gatestream_serve::engine::{Engine, Request, Response, SubmitError};
+use gatestream_serve::scheduler::Refused;
 
 /// An engine, and how a request unfolds into a graph of its cells.
 pub struct Served<U> {
@@ -107,11 +107,11 @@ mod tests {
     use crate::drive::{Run, WallClock, drive};
     use crate::record::Recording;
     use crate::workload::{Arrivals, Lengths, RequestShape, Workload};
-    use cellstream_serve::cell_graph::{
+    use gatestream_serve::cell_graph::{
         Batch, Cell, CellError, CellId, Cells, Graph, Ports, PreparedCell, Source, WorkerEnv,
     };
-    use cellstream_serve::engine::{EngineOptions, Workers};
-    use cellstream_serve::scheduler::Limits;
+    use gatestream_serve::engine::{EngineOptions, Workers};
+    use gatestream_serve::scheduler::Limits;
 
     /// Adds its input to its state; fails if the input is not a number.
     struct Sum(Ports);

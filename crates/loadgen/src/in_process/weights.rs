@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::ServedShape;
 use crate::workload::{Network, RequestShape, RequestSpec, Tree};
-use cellstream::execute::Backend;
-use cellstream::layers::Embedding;
-use cellstream::model::{Gru, Lstm, Matrix, Model};
-use cellstream_command::Failure;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::Request;
-use cellstream_serve::networks::{
+use gatestream::execute::Backend;
+use gatestream::layers::Embedding;
+use gatestream::model::{Gru, Lstm, Matrix, Model};
+use gatestream_command::Failure;
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine::Request;
+use gatestream_serve::networks::{
     BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, ChildSumTreeLstm, ChildSumWeights,
     DecoderCell, EncoderCell, NetworkError, Outputs, Seq2Seq, Until,
 };

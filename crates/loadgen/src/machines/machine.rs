@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::cell_graph::{CellCost, RequestGraph};
-use cellstream_serve::scheduler::{
+use gatestream_serve::cell_graph::{CellCost, RequestGraph};
+use gatestream_serve::scheduler::{
     End, Ended, Limits, ModelShare, Policy, RequestKey, Requirements, Scheduler, Task, WorkerId,
 };
 
 use crate::record::{CellRun, ErrorKind, Outcome, ServerTimes};
 use crate::target::Completion;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// A batch that a worker has begun.
 pub struct Begun {

@@ -11,12 +11,12 @@ use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cellstream_serve::cell_graph::{
+use fastrand::Rng;
+use gatestream_serve::cell_graph::{
     Cell, CellCost, CellError, CellId, Cells, Graph, Ports, PreparedCell, RequestGraph, Source,
     WorkerEnv,
 };
-use cellstream_serve::engine::Calibration;
-use fastrand::Rng;
+use gatestream_serve::engine::Calibration;
 
 use crate::candidate::{Candidate, Launch};
 use crate::drive::EventClock;
@@ -25,7 +25,7 @@ use crate::policy::Groups;
 use crate::record::CellRuns;
 use crate::target::{About, Completion, Target};
 use crate::workload::{RequestShape, RequestSpec};
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 use machine::{Begun, Ending, Machine};
 
 /// The choice of the machine for a request.

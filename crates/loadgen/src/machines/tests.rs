@@ -6,8 +6,8 @@ use crate::drive::{Run, drive};
 use crate::policy::PolicyKind;
 use crate::record::Recording;
 use crate::workload::{Arrivals, Lengths, Network, Workload};
-use cellstream_serve::cell_graph::{BatchSizes, BatchTime};
-use cellstream_serve::policy::BatchSteps;
+use gatestream_serve::cell_graph::{BatchSizes, BatchTime};
+use gatestream_serve::policy::BatchSteps;
 use machine::BatchTimes;
 
 /// A cell of these batch times, in microseconds by rows.

@@ -10,7 +10,7 @@
 //! baseline down.
 
 use super::graph_batch::{Rule, Step};
-use cellstream_serve::scheduler::{RequestKey, Table};
+use gatestream_serve::scheduler::{RequestKey, Table};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

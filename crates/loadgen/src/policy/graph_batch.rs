@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use slotmap::SecondaryMap;
 
-use cellstream_serve::cell_graph::CellId;
-use cellstream_serve::policy::Shares;
-use cellstream_serve::scheduler::{
+use gatestream_serve::cell_graph::CellId;
+use gatestream_serve::policy::Shares;
+use gatestream_serve::scheduler::{
     Completion, Demand, NewModel, NewTask, Policy, RequestKey, Row, SubgraphKey, Table, Task,
     WorkerId,
 };

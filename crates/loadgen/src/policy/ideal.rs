@@ -5,7 +5,7 @@
 //! differs from its first member, so every group is of one graph, smaller where graphs differ.
 
 use super::graph_batch::{Rule, Step};
-use cellstream_serve::scheduler::{RequestKey, Table};
+use gatestream_serve::scheduler::{RequestKey, Table};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

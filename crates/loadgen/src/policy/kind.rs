@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Bucketing, GraphBatching, Ideal, Merge, Padding};
-use cellstream_serve::policy::{self, BatchSteps};
-use cellstream_serve::scheduler::Policy;
+use gatestream_serve::policy::{self, BatchSteps};
+use gatestream_serve::scheduler::Policy;
 
 /// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! The policies that a comparison runs: those of the engine, and baselines of other systems.
 //!
-//! All implement [`Policy`](cellstream_serve::scheduler::Policy) and run on the same scheduler,
+//! All implement [`Policy`](gatestream_serve::scheduler::Policy) and run on the same scheduler,
 //! workers and kernels, so a comparison of two policies compares their choices alone. One file for
 //! each baseline.
 

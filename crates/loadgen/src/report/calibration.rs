@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use cellstream_command::Failure;
-use cellstream_serve::cell_graph::BatchTime;
-use cellstream_serve::engine::Calibration;
+use gatestream_command::Failure;
+use gatestream_serve::cell_graph::BatchTime;
+use gatestream_serve::engine::Calibration;
 
 /// Prints a table, or JSON objects; the chosen size of each cell is marked.
 ///

@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use super::{Row, distributions, fractions};
 use crate::policy::PolicyKind;
 use crate::sweep::Measurement;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// The line of one target: its points in the order of the load.
 #[derive(Clone, Debug)]
@@ -363,7 +363,7 @@ mod tests {
 
     /// The folder for charts; the variable keeps them for inspection.
     fn folder() -> std::path::PathBuf {
-        let folder = std::env::var_os("CELLSTREAM_FIGURES").map(std::path::PathBuf::from);
+        let folder = std::env::var_os("GATESTREAM_FIGURES").map(std::path::PathBuf::from);
         folder.unwrap_or_else(std::env::temp_dir)
     }
 
@@ -404,7 +404,7 @@ mod tests {
         }
 
         let id = std::process::id();
-        let path = folder().join(format!("cellstream-load-curves-{id}.svg"));
+        let path = folder().join(format!("gatestream-load-curves-{id}.svg"));
         write_curves(&path, "lstm & <paper>", &rows).unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         assert!(svg.contains("lstm &amp; &lt;paper&gt;"));
@@ -420,11 +420,11 @@ mod tests {
             assert!(svg.contains(policy.name()));
         }
         assert!(!svg.contains("bucketing"));
-        let cdf = folder().join(format!("cellstream-load-cdf-{id}.svg"));
+        let cdf = folder().join(format!("gatestream-load-cdf-{id}.svg"));
         write_distributions(&cdf, "lstm at 8/s", &[&all[8]]).unwrap();
         let svg = std::fs::read_to_string(&cdf).unwrap();
         assert!(svg.contains("queueing") && svg.contains("computing"));
-        if std::env::var_os("CELLSTREAM_FIGURES").is_none() {
+        if std::env::var_os("GATESTREAM_FIGURES").is_none() {
             std::fs::remove_file(path).unwrap();
             std::fs::remove_file(cdf).unwrap();
         }

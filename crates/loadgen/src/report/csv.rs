@@ -8,7 +8,7 @@ use super::{EngineContext, distributions, fractions};
 use crate::record::ErrorKind;
 use crate::sweep::Measurement;
 use crate::workload::Arrivals;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// Writes the curves: a line for each candidate at each point.
 ///

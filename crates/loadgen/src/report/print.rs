@@ -5,7 +5,7 @@ use std::io::Write;
 use super::table::{COUNTED, notes, skipped, skipped_json, table};
 use super::{Context, Row};
 use crate::sweep::SweepResult;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// Prints results.
 pub struct Printer<'a> {

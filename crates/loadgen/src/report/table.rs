@@ -6,7 +6,7 @@ use super::Context;
 use super::row::{Row, ServerPercentiles, short};
 use crate::candidate::Candidate;
 use crate::sweep::SweepResult;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// How latencies are counted, shown above every table.
 pub const COUNTED: &str = "latencies count from when a request was due, late or not: \

@@ -9,7 +9,7 @@ use crate::drive::{Run, drive};
 use crate::record::Recording;
 use crate::target::{About, Target};
 use crate::workload::{Arrivals, Workload};
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// The conditions of all runs; see [`Run`].
 #[derive(Clone, Debug)]
@@ -135,8 +135,8 @@ pub mod tests {
     use crate::policy::PolicyKind;
     use crate::simulated::Simulated;
     use crate::workload::Lengths;
-    use cellstream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
-    use cellstream_serve::engine::Calibration;
+    use gatestream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
+    use gatestream_serve::engine::Calibration;
 
     /// Simulated targets whose service time in milliseconds is `service`; all are kept.
     pub struct Fleet<F: Fn(&Candidate) -> u64> {

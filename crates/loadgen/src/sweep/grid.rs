@@ -5,8 +5,8 @@ use std::str::FromStr;
 use crate::candidate::{Candidate, MaxRows};
 use crate::policy::PolicyKind;
 use crate::workload::Network;
-use cellstream_command::Failure;
-use cellstream_serve::engine::Calibration;
+use gatestream_command::Failure;
+use gatestream_serve::engine::Calibration;
 
 /// One entry of `--batch`.
 #[derive(Clone, Debug, PartialEq, Eq)]

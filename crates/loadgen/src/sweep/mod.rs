@@ -21,8 +21,8 @@ use std::ops::ControlFlow;
 use crate::candidate::{Candidate, Launch};
 use crate::policy::PolicyKind;
 use crate::workload::Arrivals;
-use cellstream_command::Failure;
 pub use compare::{Conditions, Measurement, NextRun, compare, peak_of_baselines};
+use gatestream_command::Failure;
 pub use grid::{BatchOption, Grid};
 
 /// A candidate sustains a load if it answers this fraction of the requests and its backlog grows

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_request::InferInputTensor;
-use cellstream_protocol::{
+use gatestream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::model_infer_request::InferInputTensor;
+use gatestream_protocol::{
     InferParameter, ModelInferRequest, ModelMetadataRequest, ModelStreamInferResponse,
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;

@@ -125,7 +125,7 @@ fn heads(tree: &Tree) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellstream_serve::networks::Dependencies;
+    use gatestream_serve::networks::Dependencies;
 
     fn encoder(shape: &[i64]) -> Encoder {
         let port = |name: &str, shape: &[i64]| TensorPort {

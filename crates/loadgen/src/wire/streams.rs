@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Status, Streaming};

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig};
 
 use super::WireModel;
-use cellstream_command::Failure;
+use gatestream_command::Failure;
 
 /// A connector of HTTP/1.1.
 ///

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::network::Network;
-use cellstream_serve::networks::{BinaryTree, Dependencies, NetworkError, TreeChild};
+use gatestream_serve::networks::{BinaryTree, Dependencies, NetworkError, TreeChild};
 
 /// The tree of a request, in the form that its network reads.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -91,7 +91,7 @@ pub(crate) fn leaves<'a>(graph: &'a GraphProto, name: &'a str) -> Vec<&'a str> {
 }
 
 /// The begin of the names of the outputs of a [`cone`].
-const END: &str = "cellstream/value/";
+const END: &str = "gatestream/value/";
 
 /// Whether a node of a [`cone`] only gives an output its name.
 pub(super) fn is_end(node: &NodeProto) -> bool {

@@ -1,9 +1,9 @@
 //! Products with constant matrices, on the team of the recurrent regions.
 //!
 //! ```text
-//! MatMul(x, W)                    cellstream.Dense(x, W)
-//! Add(MatMul(x, W), b)            cellstream.Dense(x, W, b)
-//! Gemm(x, W, b)                   cellstream.Dense(x, W, b)
+//! MatMul(x, W)                    gatestream.Dense(x, W)
+//! Add(MatMul(x, W), b)            gatestream.Dense(x, W, b)
+//! Gemm(x, W, b)                   gatestream.Dense(x, W, b)
 //! ```
 //!
 //! `W` is a constant of the graph with two axes, `b` one with one axis. The library's dense layer

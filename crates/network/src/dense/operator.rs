@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cellstream::execute::team::SharedTeam;
-use cellstream::layers::Dense;
+use gatestream::execute::team::SharedTeam;
+use gatestream::layers::Dense;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -23,7 +23,7 @@ use crate::threads::Threads;
 
 /// `y = x W + b`: `x` `[.., inputs]`, `W` `[inputs, outputs]` or with `transB` `[outputs, inputs]`,
 /// `b` `[outputs]`; `b` may be absent. `W` is an input or a table.
-pub(super) const DENSE: &str = "cellstream.Dense";
+pub(super) const DENSE: &str = "gatestream.Dense";
 
 pub(crate) fn register(onnx: &mut Onnx) {
     onnx.op_register.insert(DENSE, parse);

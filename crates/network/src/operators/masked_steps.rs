@@ -20,8 +20,8 @@ use super::Parsed;
 use super::computed::{Computed, computed, wires_itself};
 use crate::source::attributes::integer;
 
-pub(crate) const COMPACT_STEPS: &str = "cellstream.CompactSteps";
-pub(crate) const EXPAND_STEPS: &str = "cellstream.ExpandSteps";
+pub(crate) const COMPACT_STEPS: &str = "gatestream.CompactSteps";
+pub(crate) const EXPAND_STEPS: &str = "gatestream.ExpandSteps";
 
 pub(super) fn parse_compact(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     parse(node, Direction::Compact)

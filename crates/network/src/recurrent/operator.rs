@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use cellstream::model::{Input, Layout, Output};
+use gatestream::model::{Input, Layout, Output};
 use tract_onnx::tract_hir::internal::*;
 
 use super::node::RecurrentNode;

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use cellstream::execute::{PackedModel, Session};
-use cellstream::model::{Input, Model, Output, Precision, Signature};
-use cellstream::plan::{Plan, Stamp};
+use gatestream::execute::{PackedModel, Session};
+use gatestream::model::{Input, Model, Output, Precision, Signature};
+use gatestream::plan::{Plan, Stamp};
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use tract_onnx::prelude::{DatumType, Tensor};

@@ -23,11 +23,11 @@ use crate::operators::Parsed;
 use crate::{ElementType, scoped};
 
 /// The operator of a node that gives a shared constant.
-const CONSTANT: &str = "cellstream.Constant";
+const CONSTANT: &str = "gatestream.Constant";
 /// The attribute of such a node, and the entry of a tensor that refers to a constant: its index.
-const INDEX: &str = "cellstream.index";
+const INDEX: &str = "gatestream.index";
 /// The same of a table.
-const TABLE: &str = "cellstream.table";
+const TABLE: &str = "gatestream.table";
 
 /// Fewest bytes of a shared constant: smaller ones are copied with their graph.
 pub(super) const MIN_BYTES: usize = 1024;

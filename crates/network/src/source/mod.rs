@@ -12,7 +12,7 @@ mod tables;
 use std::collections::HashSet;
 use std::path::Path;
 
-use cellstream::model::{FileKind, LoadError};
+use gatestream::model::{FileKind, LoadError};
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto};
 

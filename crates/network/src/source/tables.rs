@@ -2,8 +2,8 @@
 //! that they need, and matrices of products, which are packed from there.
 //!
 //! ```text
-//! Gather(table, indices)          cellstream.GatherRows(indices)
-//! MatMul(x, table)                cellstream.Dense(x)
+//! Gather(table, indices)          gatestream.GatherRows(indices)
+//! MatMul(x, table)                gatestream.Dense(x)
 //! ```
 //!
 //! A row is read at its place in the file, which stays open; there is no map. So a file that
@@ -30,7 +30,7 @@ use crate::operators::{Parsed, integers, place};
 pub(super) const MIN_BYTES: u64 = 64 << 20;
 
 /// The operator that reads rows.
-pub(super) const GATHER_ROWS: &str = "cellstream.GatherRows";
+pub(super) const GATHER_ROWS: &str = "gatestream.GatherRows";
 
 /// See the [module](self).
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cellstream_network::{Data, ElementType, Network, NetworkError, NetworkOptions, Tensor};
+use gatestream_network::{Data, ElementType, Network, NetworkError, NetworkOptions, Tensor};
 use half::f16;
 use prost::Message;
 use tract_onnx::pb::{GraphProto, ModelProto, TensorProto, ValueInfoProto, type_proto};

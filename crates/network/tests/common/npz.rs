@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use cellstream_network::{Data, NamedTensor, Tensor};
+use gatestream_network::{Data, NamedTensor, Tensor};
 use npyz::{DType, Deserialize, NpyFile, TypeChar};
 use zip::ZipArchive;
 

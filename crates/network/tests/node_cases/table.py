@@ -1,6 +1,6 @@
 """Makes src/operators/verified.csv from what examples/node_cases.rs printed.
 
-    cargo run --release -p cellstream-network --example node_cases -- --unchecked FOLDER... > results.tsv
+    cargo run --release -p gatestream-network --example node_cases -- --unchecked FOLDER... > results.tsv
     python table.py results.tsv [--write]
 
 A version of an operator is verified if it passed a case of its own, or has the inputs, attributes and outputs of

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{CellCost, Ports};
-use cellstream::execute::team::SharedTeam;
-use cellstream::execute::{ResidentModel, ResidentRoom, Steps};
-use cellstream::kernels::{RowsMut, RowsRef};
+use gatestream::execute::team::SharedTeam;
+use gatestream::execute::{ResidentModel, ResidentRoom, Steps};
+use gatestream::kernels::{RowsMut, RowsRef};
 
 /// Why a cell could not be prepared, or did not compute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -337,7 +337,7 @@ impl<'a> Batch<'a> {
     /// inputs and outputs are `[steps, rows, width]`.
     ///
     /// ```
-    /// use cellstream_serve::cell_graph::{Batch, Ports};
+    /// use gatestream_serve::cell_graph::{Batch, Ports};
     ///
     /// let ports = Ports::new().input("x", 2).state("sum", 1).output("twice", 2);
     /// let x = [vec![1.0, 2.0, 3.0, 4.0]];

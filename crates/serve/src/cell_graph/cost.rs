@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cellstream::plan::Plan;
+use gatestream::plan::Plan;
 
 /// Number of rows of a cell's batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl BatchSizes {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use cellstream_serve::cell_graph::{BatchSizes, BatchTime};
+    /// use gatestream_serve::cell_graph::{BatchSizes, BatchTime};
     ///
     /// let measured = [(1, 200), (8, 400), (16, 700), (32, 1390)].map(|(rows, micros)| BatchTime {
     ///     rows,
@@ -77,7 +77,7 @@ impl BatchSizes {
         Some(BatchSizes { min: 1, max })
     }
 
-    /// Chooses from a plan that was tuned for single steps of several batch sizes (`cellstream tune
+    /// Chooses from a plan that was tuned for single steps of several batch sizes (`gatestream tune
     /// MODEL --steps 1,4 --batch 1,2,4,8,16,32,64 -o PLAN`). `None` if fewer than two sizes were
     /// measured with one step.
     pub fn of_plan(plan: &Plan) -> Option<BatchSizes> {
@@ -126,8 +126,8 @@ impl From<BatchSizes> for CellCost {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use cellstream::model::{Lstm, Model};
-    use cellstream::plan::{Cost, Measured};
+    use gatestream::model::{Lstm, Model};
+    use gatestream::plan::{Cost, Measured};
 
     /// A plan on one core with these measured entries: batch, steps, nanoseconds.
     pub fn measured_plan(model: &Model, entries: &[(usize, usize, u64)]) -> Plan {

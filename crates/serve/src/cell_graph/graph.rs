@@ -64,8 +64,8 @@ pub(crate) struct Node {
 /// The graph of a request.
 ///
 /// ```
-/// use cellstream_serve::cell_graph::{Cells, Graph, Source};
-/// # use cellstream_serve::cell_graph::{Cell, CellError, WorkerEnv, Ports, PreparedCell};
+/// use gatestream_serve::cell_graph::{Cells, Graph, Source};
+/// # use gatestream_serve::cell_graph::{Cell, CellError, WorkerEnv, Ports, PreparedCell};
 /// # struct Sum(Ports);
 /// # impl Cell for Sum {
 /// #     fn name(&self) -> &str { "sum" }

@@ -8,10 +8,10 @@
 //! beside an LSTM, on an engine):
 //!
 //! ```
-//! use cellstream_serve::cell_graph::{
+//! use gatestream_serve::cell_graph::{
 //!     Batch, Cell, CellError, CellId, Cells, Graph, WorkerEnv, Ports, PreparedCell, Source,
 //! };
-//! use cellstream_serve::networks::run_unbatched;
+//! use gatestream_serve::networks::run_unbatched;
 //!
 //! /// A leaky sum: `total = keep · total + x`, one row for each running request.
 //! struct Leaky {

@@ -1,6 +1,6 @@
 //! The ports of a cell: its inputs, states and outputs.
 
-use cellstream::kernels::{RowsMut, RowsRef};
+use gatestream::kernels::{RowsMut, RowsRef};
 
 /// An input, state or output of a cell: `width` values per row, or a sequence of any number of
 /// elements of `width` values.

@@ -4,7 +4,7 @@ use super::test_graphs::{
     Named, complete_tree, plain_cells, plain_chain, plain_node, random_graph, takes_of,
 };
 use super::*;
-use cellstream::kernels::{RowsMut, RowsRef};
+use gatestream::kernels::{RowsMut, RowsRef};
 
 /// Whether all nodes of a circle-free relation can be put in an order.
 fn has_no_circle(nodes: usize, edges: &[(usize, usize)]) -> bool {

@@ -9,7 +9,7 @@ use crate::scheduler::{
     LimitOf, ModelKey, Prepared, Reason, Refused, RefusedAt, RequestKey, Requirements, StreamRoom,
 };
 use crate::worker::{ModelCells, RequestValues, Values};
-use cellstream::execute::team::ProcessMark;
+use gatestream::execute::team::ProcessMark;
 
 /// A request that was checked and is not accepted yet.
 pub(super) struct Candidate {

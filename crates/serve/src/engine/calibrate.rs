@@ -7,7 +7,7 @@ use crate::cell_graph::{
     Batch, BatchSizes, BatchTime, CellCost, CellError, Cells, Port, WorkerEnv,
 };
 use crate::worker::prepare;
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 /// The measured cost of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]

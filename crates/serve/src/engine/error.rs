@@ -4,7 +4,7 @@ use std::io;
 
 use crate::cell_graph::{CellError, GraphError};
 use crate::scheduler::{ModelError, Refused};
-use cellstream::execute::team::TeamError;
+use gatestream::execute::team::TeamError;
 
 /// Why an engine did not start, or a model was not added.
 #[derive(Debug, thiserror::Error)]

@@ -45,7 +45,7 @@ use super::error::RequestError;
 use super::scheduler::{ClientId, Policy, Requirements, Scheduler, Timing, WorkerId};
 use super::worker::Worker;
 use answer::AnswerSender;
-use cellstream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
+use gatestream::execute::team::{Cores, SharedTeam, Team, TeamWarning, without_pin};
 use parts::{PartCallback, Parts};
 use prepare::{ModelSetup, TaskLimits, prepare_all};
 use replies::{Callback, Job};
@@ -85,8 +85,8 @@ impl Request {
     /// Parts that are not delivered are kept, and count for no limit.
     ///
     /// ```
-    /// # use cellstream_serve::cell_graph::{DynamicGraph, Graph};
-    /// # use cellstream_serve::engine::Request;
+    /// # use gatestream_serve::cell_graph::{DynamicGraph, Graph};
+    /// # use gatestream_serve::engine::Request;
     /// # fn request(graph: Graph, decoding: impl DynamicGraph + 'static) -> Request {
     /// // `Seq2Seq::unfold` returns both.
     /// let request = Request::new(graph).grow(decoding);
@@ -258,7 +258,7 @@ impl Engine {
             let (shared, ready) = (Arc::clone(&engine.shared), ready.clone());
             let (prepared, first) = (Arc::clone(&prepared), first.first);
             let thread = std::thread::Builder::new()
-                .name(format!("cellstream-worker-{index}"))
+                .name(format!("gatestream-worker-{index}"))
                 .spawn(move || match team(index, cores) {
                     Ok((team, stats, warnings)) => {
                         shared.lock().workers[index].stats = stats;
@@ -305,7 +305,7 @@ impl Engine {
 
     fn start_replies(&mut self, runs_jobs: bool) -> Result<(), EngineError> {
         let shared = Arc::clone(&self.shared);
-        let thread = std::thread::Builder::new().name("cellstream-replies".into());
+        let thread = std::thread::Builder::new().name("gatestream-replies".into());
         // The caller may be pinned by a team.
         let thread = without_pin(|| thread.spawn(move || shared.deliver()));
         self.replies = Some(thread.map_err(|why| EngineError::SpawnReplies { why })?);
@@ -323,11 +323,11 @@ impl Engine {
     /// one, which answers all that it has accepted.
     ///
     /// ```
-    /// # use cellstream::model::Lstm;
-    /// # use cellstream_serve::Engine;
-    /// # use cellstream_serve::cell_graph::Cells;
-    /// # use cellstream_serve::engine::{EngineOptions, ModelOptions, Request};
-    /// # use cellstream_serve::networks::{Chain, ChainCell, Outputs};
+    /// # use gatestream::model::Lstm;
+    /// # use gatestream_serve::Engine;
+    /// # use gatestream_serve::cell_graph::Cells;
+    /// # use gatestream_serve::engine::{EngineOptions, ModelOptions, Request};
+    /// # use gatestream_serve::networks::{Chain, ChainCell, Outputs};
     /// let chain = |seed| {
     ///     let mut cells = Cells::new();
     ///     let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(2, 8).random(seed)?)?);
@@ -427,11 +427,11 @@ impl Engine {
     /// steps, except by a higher priority.
     ///
     /// ```
-    /// # use cellstream::model::Lstm;
-    /// # use cellstream_serve::Engine;
-    /// # use cellstream_serve::cell_graph::Cells;
-    /// # use cellstream_serve::engine::EngineOptions;
-    /// # use cellstream_serve::networks::{Chain, ChainCell};
+    /// # use gatestream::model::Lstm;
+    /// # use gatestream_serve::Engine;
+    /// # use gatestream_serve::cell_graph::Cells;
+    /// # use gatestream_serve::engine::EngineOptions;
+    /// # use gatestream_serve::networks::{Chain, ChainCell};
     /// let mut cells = Cells::new();
     /// let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(2, 8).random(1)?)?);
     /// let engine = Engine::start(cells, &EngineOptions::default())?;
@@ -507,7 +507,7 @@ impl Engine {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # fn watch(engine: &cellstream_serve::Engine) {
+    /// # fn watch(engine: &gatestream_serve::Engine) {
     /// let health = engine.health();
     /// for worker in health.stuck(Duration::from_secs(10)) {
     ///     println!("worker {worker}: {:?}", health.workers[worker].activity);

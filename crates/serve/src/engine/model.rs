@@ -141,7 +141,7 @@ impl Model {
     ///
     /// ```
     /// # use std::error::Error;
-    /// # use cellstream_serve::engine::{Model, Request, Response};
+    /// # use gatestream_serve::engine::{Model, Request, Response};
     /// async fn answer(model: Model, request: Request) -> Result<Response, Box<dyn Error>> {
     ///     let ticket = model.submit_async(request).await?; // waits for room
     ///     Ok(ticket.await?) // waits for the response

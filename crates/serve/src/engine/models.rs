@@ -37,7 +37,7 @@ use crate::cell_graph::CellId;
 use crate::scheduler::{ModelKey, ModelShare, RequestKey, Task, WorkerId};
 use crate::sync::{MutexGuard, PoisonError};
 use crate::worker::{ModelCells, Runner, Spent, Worker};
-use cellstream::execute::team::catch_panic;
+use gatestream::execute::team::catch_panic;
 
 /// What the engine knows of a model beside the scheduler.
 pub(super) struct ModelState {

@@ -6,8 +6,8 @@ use super::EngineError;
 use crate::cell_graph::BatchSizes;
 use crate::policy::{BatchSteps, PolicyKind};
 use crate::scheduler::Limits;
-use cellstream::execute::team::{Cores, TeamError, check_threads};
-use cellstream::machine::Topology;
+use gatestream::execute::team::{Cores, TeamError, check_threads};
+use gatestream::machine::Topology;
 
 /// Options of an engine. Set single fields and take the others from the default, with
 /// `..EngineOptions::default()`: later versions may add fields.

@@ -18,7 +18,7 @@ use super::replies::Job;
 use super::{Reply, Request, RequestError, Response};
 use crate::cell_graph::{DynamicGraph, Growth, NodeId, NodeOutputs};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use cellstream::execute::team::catch_panic;
+use gatestream::execute::team::catch_panic;
 
 /// A user's function for parts.
 pub(super) type PartCallback = Box<dyn FnMut(&[f32]) + Send>;

@@ -6,7 +6,7 @@ use super::{EngineError, EngineOptions, Reply};
 use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
 use crate::scheduler::{ModelError, Policy, Scheduler};
 use crate::worker::Runner;
-use cellstream::execute::team::{SharedTeam, catch_panic};
+use gatestream::execute::team::{SharedTeam, catch_panic};
 
 /// The cells of a model with their costs and largest batches, for which buffers are allocated.
 pub(super) struct ModelSetup {
@@ -101,7 +101,7 @@ pub(super) fn prepare_all(
                 let caught = catch_panic(|| prepared.on(worker, team));
                 caught.unwrap_or(Err(EngineError::Panicked { worker }))
             };
-            let thread = std::thread::Builder::new().name(format!("cellstream-prepare-{worker}"));
+            let thread = std::thread::Builder::new().name(format!("gatestream-prepare-{worker}"));
             let started = thread.spawn_scoped(scope, prepare);
             started.map_err(|why| EngineError::Spawn { worker, why })
         });

@@ -27,7 +27,7 @@ use super::{RequestError, Response};
 use crate::cell_graph::{Deferred, DynamicGraph};
 use crate::scheduler::ModelKey;
 use crate::sync::PoisonError;
-use cellstream::execute::team::{catch_panic, without_pin};
+use gatestream::execute::team::{catch_panic, without_pin};
 
 /// A callback of a request.
 pub(super) type Callback = Box<dyn FnOnce(Result<Response, RequestError>) + Send>;

@@ -56,7 +56,7 @@ use crate::scheduler::{
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::worker::{Outcome, Phase, RequestValues, TaskRow, Worker, WorkerTask, release};
-use cellstream::execute::team::ProcessMark;
+use gatestream::execute::team::ProcessMark;
 
 /// See the [module](self).
 pub(super) struct Shared {

@@ -10,7 +10,7 @@ use super::answer::AnswerReceiver;
 use super::shared::Shared;
 use super::{RequestError, Response};
 use crate::scheduler::RequestKey;
-use cellstream::execute::team::ProcessMark;
+use gatestream::execute::team::ProcessMark;
 
 /// The identifier of an accepted request. It is unique among all engines of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,9 +9,9 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Growth, NodeId, Ports, PreparedCell,
     RowLayout, Source, WorkerEnv,
 };
-use cellstream::execute::{Backend, PreparedModel, ResidentModel, ResidentRoom};
-use cellstream::model::Model;
-use cellstream::plan::Plan;
+use gatestream::execute::{Backend, PreparedModel, ResidentModel, ResidentRoom};
+use gatestream::model::Model;
+use gatestream::plan::Plan;
 
 /// One step of all layers of a forward model: of any cells, with projections or without.
 ///
@@ -48,16 +48,16 @@ impl ChainCell {
     }
 
     /// Uses this plan instead of an estimated one. It should be measured with one and with a few
-    /// steps (`cellstream tune --steps 1,4`) of several batch sizes. Batches have the rows that it
+    /// steps (`gatestream tune --steps 1,4`) of several batch sizes. Batches have the rows that it
     /// recommends, unless [`EngineOptions::sizes`](crate::engine::EngineOptions) are set. A worker
     /// with fewer threads than the plan refuses it.
     ///
     /// ```
     /// use std::sync::Arc;
     ///
-    /// use cellstream::model::Lstm;
-    /// use cellstream::plan::Plan;
-    /// use cellstream_serve::networks::ChainCell;
+    /// use gatestream::model::Lstm;
+    /// use gatestream::plan::Plan;
+    /// use gatestream_serve::networks::ChainCell;
     ///
     /// let model = Arc::new(Lstm::new(8, 32).random(1)?);
     /// // From a file: Plan::load("model.plan", &model)?
@@ -144,9 +144,9 @@ impl PreparedCell for Prepared {
 /// A [`ChainCell`] in [`Cells`]; unfolds sequences.
 ///
 /// ```
-/// use cellstream::model::Gru;
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{Outputs, Chain, ChainCell, run_unbatched};
+/// use gatestream::model::Gru;
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{Outputs, Chain, ChainCell, run_unbatched};
 ///
 /// let mut cells = Cells::new();
 /// let chain = Chain::add(&mut cells, ChainCell::new(Gru::new(2, 8).random(1)?)?);
@@ -223,11 +223,11 @@ impl Chain {
     /// bits as one request of all steps.
     ///
     /// ```
-    /// use cellstream::model::Lstm;
-    /// use cellstream_serve::Engine;
-    /// use cellstream_serve::cell_graph::Cells;
-    /// use cellstream_serve::engine::{EngineOptions, Request};
-    /// use cellstream_serve::networks::{Chain, ChainCell, Outputs};
+    /// use gatestream::model::Lstm;
+    /// use gatestream_serve::Engine;
+    /// use gatestream_serve::cell_graph::Cells;
+    /// use gatestream_serve::engine::{EngineOptions, Request};
+    /// use gatestream_serve::networks::{Chain, ChainCell, Outputs};
     ///
     /// let mut cells = Cells::new();
     /// let chain = Chain::add(&mut cells, ChainCell::new(Lstm::new(1, 8).random(1)?)?);
@@ -295,9 +295,9 @@ impl Chain {
     /// node is watched, too.
     ///
     /// ```
-    /// use cellstream::model::Gru;
-    /// use cellstream_serve::cell_graph::{Cells, NodeOutputs, DynamicGraph, Growth, NodeId};
-    /// use cellstream_serve::networks::{Chain, ChainCell, run_unbatched};
+    /// use gatestream::model::Gru;
+    /// use gatestream_serve::cell_graph::{Cells, NodeOutputs, DynamicGraph, Growth, NodeId};
+    /// use gatestream_serve::networks::{Chain, ChainCell, run_unbatched};
     ///
     /// /// Repeats the input until the first output is positive, at most ten times.
     /// struct Until(Chain, usize);

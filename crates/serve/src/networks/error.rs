@@ -1,8 +1,8 @@
 //! Errors of networks.
 
-use cellstream::layers::LayerError;
-use cellstream::model::ModelError;
-use cellstream::plan::PlanError;
+use gatestream::layers::LayerError;
+use gatestream::model::ModelError;
+use gatestream::plan::PlanError;
 
 /// Why a network was not built, or a request not unfolded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::NetworkError;
 use crate::cell_graph::{CellCost, CellError, Ports, WorkerEnv};
-use cellstream::execute::{
+use gatestream::execute::{
     Backend, Cpu, EmbeddingTable, PreparedModel, ResidentModel, ResidentNetwork,
     ResidentProjection, ResidentRoom,
 };
-use cellstream::layers::Embedding;
-use cellstream::machine::{Level, Topology};
-use cellstream::model::{Direction, Model};
-use cellstream::plan::Plan;
+use gatestream::layers::Embedding;
+use gatestream::machine::{Level, Topology};
+use gatestream::model::{Direction, Model};
+use gatestream::plan::Plan;
 
 /// A model: a forward one that runs one or a few steps at a time, or any that runs whole sequences.
 pub(super) struct Recurrent {
@@ -25,7 +25,7 @@ pub(super) struct Recurrent {
 
 impl Recurrent {
     pub fn new(model: Arc<Model>) -> Result<Recurrent, NetworkError> {
-        let is_reverse = |layer: &cellstream::model::Layer| {
+        let is_reverse = |layer: &gatestream::model::Layer| {
             layer.directions().len() > 1 || layer.directions().iter().any(Direction::is_reverse)
         };
         match model.layers().iter().position(is_reverse) {
@@ -226,8 +226,8 @@ fn powers_up_to(max: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
     use crate::scheduler::Scheduler;
-    use cellstream::execute::team::{SharedTeam, Team};
-    use cellstream::model::Lstm;
+    use gatestream::execute::team::{SharedTeam, Team};
+    use gatestream::model::Lstm;
 
     fn few_rows(max_rows: usize, steps: usize, singles_too: bool) -> Vec<(usize, usize)> {
         estimated_sizes(max_rows, steps, Scheduler::STEP_ROWS, singles_too)

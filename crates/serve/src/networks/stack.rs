@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use super::{Chain, ChainCell, NetworkError, Outputs, Whole, WholeCell};
 use crate::cell_graph::{CellId, Cells, Graph};
-use cellstream::Plan;
-use cellstream::model::Model;
+use gatestream::Plan;
+use gatestream::model::Model;
 
 /// A stack of recurrent layers: a [`Chain`] of its steps if each direction is forward, else a
 /// [`Whole`] run.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use cellstream::model::{Gru, Merge};
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{Outputs, Stack, run_unbatched};
+/// use gatestream::model::{Gru, Merge};
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{Outputs, Stack, run_unbatched};
 ///
 /// let model = Gru::new(2, 8).bidirectional(Merge::Concat).random(1)?;
 /// let mut cells = Cells::new();

@@ -22,10 +22,10 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, NodeId, Ports, PreparedCell, RowLayout,
     Source, WorkerEnv,
 };
-use cellstream::execute::{TreeRows, TreeStep};
-use cellstream::kernels::RowsRef;
-use cellstream::model::{ModelError, TreeWeights};
-use cellstream::plan::Plan;
+use gatestream::execute::{TreeRows, TreeStep};
+use gatestream::kernels::RowsRef;
+use gatestream::model::{ModelError, TreeWeights};
+use gatestream::plan::Plan;
 
 /// One of the four cells.
 struct TreeCell<W> {
@@ -110,8 +110,8 @@ impl PreparedCell for Prepared {
 /// The cells of a binary TreeLSTM in [`Cells`]; unfolds binary trees.
 ///
 /// ```
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{
 ///     Outputs, BinaryTree, BinaryTreeLstm, BinaryTreeWeights, run_unbatched,
 /// };
 ///
@@ -144,16 +144,16 @@ impl BinaryTreeLstm {
     }
 
     /// As [`BinaryTreeLstm::add`], with plans of the two cells, such as
-    /// [`tune_tree`](cellstream::tune::tune_tree) returns; estimated without. Batches have the rows
+    /// [`tune_tree`](gatestream::tune::tune_tree) returns; estimated without. Batches have the rows
     /// that a measured plan recommends. A worker with fewer threads than a plan refuses it.
     ///
     /// ```
     /// use std::ops::ControlFlow;
     /// use std::time::Duration;
     ///
-    /// use cellstream::tune::{Options, tune_tree};
-    /// use cellstream_serve::cell_graph::Cells;
-    /// use cellstream_serve::networks::{BinaryTreeLstm, BinaryTreeWeights};
+    /// use gatestream::tune::{Options, tune_tree};
+    /// use gatestream_serve::cell_graph::Cells;
+    /// use gatestream_serve::networks::{BinaryTreeLstm, BinaryTreeWeights};
     ///
     /// let weights = BinaryTreeWeights::random(2, 8, 1)?;
     /// let options = Options::new(vec![(1, 1), (8, 1)], 1, Duration::from_millis(20));
@@ -257,8 +257,8 @@ impl BinaryTreeLstm {
 /// The cells of a child-sum TreeLSTM in [`Cells`]; unfolds dependency trees.
 ///
 /// ```
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{
 ///     Outputs, ChildSumTreeLstm, ChildSumWeights, Dependencies, run_unbatched,
 /// };
 ///

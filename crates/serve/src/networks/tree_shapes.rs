@@ -16,11 +16,11 @@ pub enum TreeChild {
 /// A binary tree: leaves, and internal nodes of two children each.
 ///
 /// ```
-/// use cellstream_serve::networks::{BinaryTree, TreeChild::{Leaf, Node}};
+/// use gatestream_serve::networks::{BinaryTree, TreeChild::{Leaf, Node}};
 /// // ((0 1) 2)
 /// let tree = BinaryTree::new(3, vec![[Leaf(0), Leaf(1)], [Node(0), Leaf(2)]])?;
 /// assert_eq!(tree, BinaryTree::complete(3)?);
-/// # Ok::<(), cellstream_serve::networks::NetworkError>(())
+/// # Ok::<(), gatestream_serve::networks::NetworkError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BinaryTree {
@@ -123,12 +123,12 @@ impl BinaryTree {
 /// A dependency tree: each word except the root has a head.
 ///
 /// ```
-/// use cellstream_serve::networks::Dependencies;
+/// use gatestream_serve::networks::Dependencies;
 /// // The second of three words is the root.
 /// let words: Dependencies = "[2,0,2]".parse()?;
 /// assert_eq!(words.children(1), [0, 2]);
 /// assert_eq!(words, Dependencies::new(&[2, 0, 2])?);
-/// # Ok::<(), cellstream_serve::networks::NetworkError>(())
+/// # Ok::<(), gatestream_serve::networks::NetworkError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dependencies {

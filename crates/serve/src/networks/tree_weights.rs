@@ -1,7 +1,7 @@
 //! The weights of TreeLSTMs (Tai et al. 2015, arXiv 1503.00075).
 
 use super::NetworkError;
-use cellstream::model::{Matrix, ModelError, TreeWeights};
+use gatestream::model::{Matrix, ModelError, TreeWeights};
 
 /// Weights of a binary N-ary TreeLSTM with words at the leaves (section 3.2 of the paper, with
 /// N = 2). Each gate has `H` rows, one gate after the other.
@@ -18,7 +18,7 @@ use cellstream::model::{Matrix, ModelError, TreeWeights};
 /// The paper has one bias for both forget gates, and the same biases at leaves and internal nodes:
 /// repeat them. Each pre-activation is one chain of fused multiply-adds in this order, starting
 /// from the bias; then `c = fma(f_r, c_r, fma(f_l, c_l, i·u))`, and states below
-/// [`cellstream::reference::TINY_STATE`] become zero.
+/// [`gatestream::reference::TINY_STATE`] become zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BinaryTreeWeights {
     /// `W`: `[3H, E]`, input, output, update.

@@ -5,8 +5,8 @@ use crate::cell_graph::{
     Batch, CellError, CellId, Cells, DynamicGraph, Graph, GraphError, Growth, NodeId, NodeOutputs,
     Ports, PreparedCell, Resident, Source, WorkerEnv,
 };
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::kernels::{RowsMut, RowsRef};
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::kernels::{RowsMut, RowsRef};
 
 /// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

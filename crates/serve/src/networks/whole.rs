@@ -8,16 +8,16 @@ use super::{NetworkError, Outputs};
 use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, Graph, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream::execute::{Backend, PreparedModel};
-use cellstream::kernels::{RowsMut, RowsRef};
-use cellstream::model::{Direction, Input, Layer, Layout, Model, Output};
-use cellstream::plan::Plan;
+use gatestream::execute::{Backend, PreparedModel};
+use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream::model::{Direction, Input, Layer, Layout, Model, Output};
+use gatestream::plan::Plan;
 
 /// A run of a model over a whole sequence: of any layers, also reverse and bidirectional ones.
 ///
 /// Input sequence `x` `[T, E]`; inputs `h0` and, of a model with LSTM layers, `c0`: the initial
 /// states of all layers and directions, one after the other, as in
-/// [`Input`](cellstream::model::Input). Output sequence `y` `[T, output]`; outputs `last`, the last
+/// [`Input`](gatestream::model::Input). Output sequence `y` `[T, output]`; outputs `last`, the last
 /// element of `y`, and `hn`, `cn`, the final states.
 ///
 /// Requests of different lengths share a batch. A forward model is served better as a
@@ -270,9 +270,9 @@ const CN: usize = 3;
 /// A [`WholeCell`] in [`Cells`]; makes requests of sequences.
 ///
 /// ```
-/// use cellstream::model::{Lstm, Merge};
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{Outputs, Whole, WholeCell, run_unbatched};
+/// use gatestream::model::{Lstm, Merge};
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{Outputs, Whole, WholeCell, run_unbatched};
 ///
 /// let model = Lstm::new(2, 8).bidirectional(Merge::Concat).random(1)?;
 /// let mut cells = Cells::new();

@@ -9,12 +9,12 @@ use crate::scheduler::Policy;
 /// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
 ///
 /// ```
-/// use cellstream_serve::policy::PolicyKind;
+/// use gatestream_serve::policy::PolicyKind;
 ///
 /// let kind: PolicyKind = "shortest".parse()?;
 /// assert_eq!(kind, PolicyKind::Shortest);
 /// assert_eq!(kind.to_string(), "shortest");
-/// # Ok::<(), cellstream_serve::policy::PolicyKindError>(())
+/// # Ok::<(), gatestream_serve::policy::PolicyKindError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyKind {

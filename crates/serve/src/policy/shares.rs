@@ -42,8 +42,8 @@ const MODEL_SKIPS: u64 = 32;
 /// ```
 /// use std::num::NonZeroU32;
 ///
-/// use cellstream_serve::policy::Shares;
-/// use cellstream_serve::scheduler::WorkerId;
+/// use gatestream_serve::policy::Shares;
+/// use gatestream_serve::scheduler::WorkerId;
 ///
 /// let (mut shares, worker) = (Shares::new(1), WorkerId(0));
 /// for model in [0, 1] {

@@ -13,7 +13,7 @@ use super::task_row::TaskRow;
 use super::values::{InputRow, Values};
 use crate::cell_graph::{Port, Ports};
 use crate::sync::{Mutex, PoisonError};
-use cellstream::execute::team::SharedTeam;
+use gatestream::execute::team::SharedTeam;
 
 /// Minimum bytes for each member: a smaller share costs less than waking the member.
 const MIN_BYTES_PER_MEMBER: usize = 32 << 10;

@@ -12,7 +12,7 @@ use crate::cell_graph::{
 };
 use crate::cell_graph::{CellError, Cells, WorkerEnv};
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 /// So wide that six rows are the team's.
 const WIDTH: usize = 3000;

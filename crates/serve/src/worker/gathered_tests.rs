@@ -8,7 +8,7 @@ use super::*;
 use crate::cell_graph::{Batch, Cell, Graph, NodeId, Ports, PreparedCell, RowLayout, Source};
 use crate::cell_graph::{CellError, Cells, WorkerEnv};
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 const CELL: CellId = CellId(0);
 const WIDTH: usize = 2;

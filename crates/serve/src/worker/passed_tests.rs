@@ -9,7 +9,7 @@ use crate::cell_graph::NodeId;
 use crate::cell_graph::{Cells, WorkerEnv};
 use crate::networks::{BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Outputs, run_unbatched};
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 const HIDDEN: usize = 8;
 const ROWS: usize = 4;

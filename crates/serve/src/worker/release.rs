@@ -6,7 +6,7 @@
 //! lock of the whole process, for which other threads wait when they start a thread or allocate
 //! much. So the largest buffer is returned [in pieces](InPieces).
 
-use cellstream::execute::team::without_pin;
+use gatestream::execute::team::without_pin;
 
 /// Freeing less takes less time than starting a thread and a batch.
 const LARGE: usize = 4 << 20;
@@ -20,7 +20,7 @@ pub(crate) fn release<T: Send + 'static>(memory: T, bytes: usize) {
     // The closure of a thread that cannot start is dropped, and the memory with it.
     let _ = without_pin(|| {
         std::thread::Builder::new()
-            .name("cellstream-release".into())
+            .name("gatestream-release".into())
             .spawn(move || drop(memory))
     });
 }

@@ -27,8 +27,8 @@ use super::task_row::TaskRow;
 use super::values::{InputRow, Values};
 use crate::cell_graph::{Batch, Cell, Port, Ports, RowLayout, WorkerEnv};
 use crate::scheduler::{RequestKey, Row};
-use cellstream::execute::team::SharedTeam;
-use cellstream::kernels::{RowsMut, RowsRef, recycle_vec};
+use gatestream::execute::team::SharedTeam;
+use gatestream::kernels::{RowsMut, RowsRef, recycle_vec};
 
 /// The node whose states are in a slot: `row.node`.
 type Slot<R> = TaskRow<R>;

@@ -7,7 +7,7 @@ use super::resident::ResidentRunner;
 use super::rows::BatchRows;
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, PreparedCell, WorkerEnv};
-use cellstream::execute::team::{SharedTeam, catch_panic, without_pin};
+use gatestream::execute::team::{SharedTeam, catch_panic, without_pin};
 
 /// A cell at a worker.
 pub(crate) enum Runner<R> {

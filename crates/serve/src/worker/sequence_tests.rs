@@ -9,7 +9,7 @@ use crate::cell_graph::{
     Batch, Cell, CellError, Cells, Graph, NodeId, Ports, PreparedCell, WorkerEnv,
 };
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 const CELL: CellId = CellId(0);
 

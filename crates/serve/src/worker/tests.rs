@@ -9,7 +9,7 @@ use crate::cell_graph::{
     Batch, Cell, CellError, Cells, Graph, NodeId, Ports, PreparedCell, Source, WorkerEnv,
 };
 use crate::scheduler::{Row, WorkerId};
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 /// Adds its input to its state, and gives the sum at its output, if it has one; fails at what is
 /// not a number.

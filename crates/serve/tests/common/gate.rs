@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use cellstream_serve::Engine;
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{Batch, Cell, CellError, Ports, PreparedCell, WorkerEnv};
-use cellstream_serve::engine::{Response, Ticket};
-use cellstream_serve::scheduler::End;
+use gatestream_serve::Engine;
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::{Batch, Cell, CellError, Ports, PreparedCell, WorkerEnv};
+use gatestream_serve::engine::{Response, Ticket};
+use gatestream_serve::scheduler::End;
 
 /// Nothing waits longer for what must happen, so that a fault fails a test and does not hang it.
 pub const PATIENCE: Duration = Duration::from_secs(60);

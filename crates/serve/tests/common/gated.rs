@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use cellstream_serve::Engine;
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{Batch, CellError, CellId, Cells, Graph, Ports};
-use cellstream_serve::engine::{EngineOptions, Request, Ticket, Workers};
-use cellstream_serve::scheduler::{End, Limits};
+use gatestream_serve::Engine;
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{Batch, CellError, CellId, Cells, Graph, Ports};
+use gatestream_serve::engine::{EngineOptions, Request, Ticket, Workers};
+use gatestream_serve::scheduler::{End, Limits};
 
 use super::gate::{self, Gate, Gated, drained};
 use super::simple_cells::{Ids, POISON, cells};

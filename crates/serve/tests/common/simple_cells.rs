@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Ports,
     PreparedCell, Source, WorkerEnv,
 };
-use cellstream_serve::engine::{EngineOptions, Request, Workers};
-use cellstream_serve::policy::{BatchSteps, PolicyKind};
-use cellstream_serve::scheduler::Limits;
+use gatestream_serve::engine::{EngineOptions, Request, Workers};
+use gatestream_serve::policy::{BatchSteps, PolicyKind};
+use gatestream_serve::scheduler::Limits;
 
 /// Of one row: inputs, states, outputs.
 pub type RowFunction = fn(&[f32], &mut [f32], &mut [f32]) -> Result<(), CellError>;

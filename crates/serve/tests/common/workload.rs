@@ -4,15 +4,15 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellstream::layers::Embedding;
-use cellstream::model::{Gru, Lstm, Matrix};
-use cellstream_serve::RequestError;
-use cellstream_serve::cell_graph::{
+use gatestream::layers::Embedding;
+use gatestream::model::{Gru, Lstm, Matrix};
+use gatestream_serve::RequestError;
+use gatestream_serve::cell_graph::{
     Batch, Cell, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs, Ports,
     PreparedCell, WorkerEnv,
 };
-use cellstream_serve::engine::Request;
-use cellstream_serve::networks::{
+use gatestream_serve::engine::Request;
+use gatestream_serve::networks::{
     BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, DecoderCell, EncoderCell,
     FeedPrevious, Outputs, Seq2Seq, UnbatchedRunner, Until,
 };
@@ -224,7 +224,7 @@ impl Asked {
     /// Checks how it ended. How it failed, if so.
     pub fn check(
         &self,
-        ended: &Result<cellstream_serve::engine::Response, RequestError>,
+        ended: &Result<gatestream_serve::engine::Response, RequestError>,
     ) -> Option<Fails> {
         let failed = match ended {
             Ok(answer) => {

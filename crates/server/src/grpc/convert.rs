@@ -11,9 +11,9 @@ use crate::wire::{
     Data, Datatype, InferRequest, InferResponse, InputOptions, OutputOptions, Parameter,
     RequestOptions, Tensor,
 };
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_response::InferOutputTensor;
-use cellstream_protocol::{
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::model_infer_response::InferOutputTensor;
+use gatestream_protocol::{
     InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse,
 };
 

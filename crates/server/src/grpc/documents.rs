@@ -4,9 +4,9 @@ use crate::models::LoadedModel;
 use crate::networks::Port;
 use crate::service::NAME;
 use crate::statistics::Total;
-use cellstream_protocol::model_config::SchedulingChoice;
-use cellstream_protocol::model_metadata_response::TensorMetadata;
-use cellstream_protocol::{
+use gatestream_protocol::model_config::SchedulingChoice;
+use gatestream_protocol::model_metadata_response::TensorMetadata;
+use gatestream_protocol::{
     DataType, InferStatistics, ModelConfig, ModelDynamicBatching, ModelInput,
     ModelMetadataResponse, ModelOutput, ModelSequenceBatching, ModelStatistics,
     ModelTransactionPolicy, StatisticDuration,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream_protocol::ModelInferRequest;
+use gatestream_protocol::ModelInferRequest;
 
 use super::convert;
 use crate::error::InferError;

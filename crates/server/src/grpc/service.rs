@@ -12,9 +12,9 @@ use crate::error::{ErrorKind, InferError};
 use crate::listener::Client;
 use crate::refusal::status;
 use crate::service::{EXTENSIONS, NAME, Service};
-use cellstream_protocol::grpc_inference_service_server::GrpcInferenceService;
-use cellstream_protocol::repository_index_response::ModelIndex;
-use cellstream_protocol::*;
+use gatestream_protocol::grpc_inference_service_server::GrpcInferenceService;
+use gatestream_protocol::repository_index_response::ModelIndex;
+use gatestream_protocol::*;
 
 /// See the [module](self).
 pub struct Methods {

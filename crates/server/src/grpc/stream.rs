@@ -28,7 +28,7 @@ use crate::error::InferError;
 use crate::listener::Client;
 use crate::service::{Service, Target};
 use crate::wire::{InferRequest, InferResponse, Tensor};
-use cellstream_protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+use gatestream_protocol::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 
 /// Requests of a stream without an answer, and responses that the client has not taken. With so
 /// many, no further request is read.

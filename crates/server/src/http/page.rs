@@ -22,7 +22,7 @@ pub async fn status(State(app): State<App>, Extension(client): Extension<Client>
         .filter(|model| client.may_use(&model.name))
         .map(|model| {
             let stats = model.model.as_ref().and_then(|model| model.stats());
-            let of = |value: &dyn Fn(&cellstream_serve::engine::ModelStats) -> Value| {
+            let of = |value: &dyn Fn(&gatestream_serve::engine::ModelStats) -> Value| {
                 stats.as_ref().map_or(Value::Null, value)
             };
             let minute = model.statistics.recent.minute(Instant::now());

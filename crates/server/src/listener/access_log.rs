@@ -8,9 +8,9 @@ use axum::response::Response;
 
 use super::Peer;
 
-/// One line for each request, at the level `info` of the target `cellstream::access`.
+/// One line for each request, at the level `info` of the target `gatestream::access`.
 pub async fn log_access(request: Request, next: Next) -> Response {
-    if !tracing::enabled!(target: "cellstream::access", tracing::Level::INFO) {
+    if !tracing::enabled!(target: "gatestream::access", tracing::Level::INFO) {
         return next.run(request).await;
     }
     let begun = Instant::now();
@@ -21,7 +21,7 @@ pub async fn log_access(request: Request, next: Next) -> Response {
         .map(|peer| peer.0.to_string());
     let response = next.run(request).await;
     tracing::info!(
-        target: "cellstream::access",
+        target: "gatestream::access",
         peer = peer.unwrap_or_default(),
         %method,
         path,

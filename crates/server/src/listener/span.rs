@@ -7,7 +7,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, info_span};
 
 /// The target of all spans of requests. Their level is `info`.
-pub const SPANS: &str = "cellstream::request";
+pub const SPANS: &str = "gatestream::request";
 
 /// A span from the head of a request to that of its response. With the feature `otlp` it continues
 /// the trace of the header `traceparent`

@@ -16,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response;
-use cellstream_serve::scheduler::ClientId;
+use gatestream_serve::scheduler::ClientId;
 use sha2::{Digest, Sha256};
 
 use super::Peer;

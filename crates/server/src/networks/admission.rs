@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cellstream_serve::scheduler::{ClientId, LimitOf, Limits, Reason, Refused};
+use gatestream_serve::scheduler::{ClientId, LimitOf, Limits, Reason, Refused};
 
 /// Counts accepted requests and refuses those beyond its limits.
 #[derive(Debug)]

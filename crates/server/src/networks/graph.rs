@@ -14,13 +14,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::machine::{Topology, return_free_memory};
-use cellstream_network as network;
-use cellstream_network::{
+use gatestream::machine::{Topology, return_free_memory};
+use gatestream_network as network;
+use gatestream_network::{
     Caller, ElementType, NetworkOptions, NetworkPlan, NetworkPort, NetworkThreads, PlanStats,
     PreparedPlan, RunOptions,
 };
-use cellstream_serve::scheduler::{LimitOf, Limits};
+use gatestream_serve::scheduler::{LimitOf, Limits};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 

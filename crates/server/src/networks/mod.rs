@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cellstream::model::{FileKind, Matrix, Model, Precision, SafetensorsOptions, Tensors};
-use cellstream_serve::cell_graph::{Cells, Graph};
-use cellstream_serve::engine::{self, Request, Response, SubmitError};
-use cellstream_serve::scheduler::{ClientId, Reason, Refused, Timing};
+use gatestream::model::{FileKind, Matrix, Model, Precision, SafetensorsOptions, Tensors};
+use gatestream_serve::cell_graph::{Cells, Graph};
+use gatestream_serve::engine::{self, Request, Response, SubmitError};
+use gatestream_serve::scheduler::{ClientId, Reason, Refused, Timing};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::{ErrorKind, InferError};

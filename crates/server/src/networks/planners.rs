@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cellstream_serve::scheduler::ClientId;
+use gatestream_serve::scheduler::ClientId;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 /// Permits to make a plan. A client needs one of its own first, of as many as there are of all: so

@@ -11,11 +11,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream::layers::{BeamOptions, Embedding};
-use cellstream::model::{TensorFile, Tensors};
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine;
-use cellstream_serve::networks::{
+use gatestream::layers::{BeamOptions, Embedding};
+use gatestream::model::{TensorFile, Tensors};
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine;
+use gatestream_serve::networks::{
     BeamSeq2Seq, DecoderCell, Encoder, EncoderCell, Seq2Seq, Until, WholeCell, beam_answers,
 };
 

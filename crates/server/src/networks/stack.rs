@@ -12,11 +12,11 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use cellstream::Plan;
-use cellstream::model::{Layer, Model, SafetensorsOptions, Signature};
-use cellstream_serve::cell_graph::{CellId, Cells, Graph, NodeId};
-use cellstream_serve::engine;
-use cellstream_serve::networks::{Outputs, Stack};
+use gatestream::Plan;
+use gatestream::model::{Layer, Model, SafetensorsOptions, Signature};
+use gatestream_serve::cell_graph::{CellId, Cells, Graph, NodeId};
+use gatestream_serve::engine;
+use gatestream_serve::networks::{Outputs, Stack};
 
 use super::{Answer, Call, Interface, Network, Port, Prepared};
 use super::{in_precision, input, longest, plan_file, submitted};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use cellstream::model::Tensors;
+use gatestream::model::Tensors;
 
 use super::input;
 use crate::error::InferError;

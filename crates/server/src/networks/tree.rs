@@ -10,11 +10,11 @@
 
 use std::path::Path;
 
-use cellstream::layers::Embedding;
-use cellstream::model::TensorFile;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine;
-use cellstream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
+use gatestream::layers::Embedding;
+use gatestream::model::TensorFile;
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine;
+use gatestream_serve::networks::{ChildSumTreeLstm, ChildSumWeights, Dependencies, Outputs};
 
 use super::{Answer, Call, Interface, Network, Port, Prepared, input, matrix, symbols};
 use crate::error::{ErrorKind, InferError};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use cellstream::model::Precision;
-use cellstream_serve::policy::PolicyKind;
-use cellstream_serve::scheduler::Limits;
+use gatestream::model::Precision;
+use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::Limits;
 use serde::{Deserialize, Deserializer};
 
 /// The contents of a `config.toml`. All entries have defaults.
@@ -22,7 +22,7 @@ pub struct ModelConfig {
     /// The batching policy; that of the server if it is not set.
     #[serde(deserialize_with = "parsed")]
     pub policy: Option<PolicyKind>,
-    /// A plan of `cellstream tune`, the name of a file beside the model's.
+    /// A plan of `gatestream tune`, the name of a file beside the model's.
     pub plan: Option<String>,
     /// Share of the workers, relative to other models of the same policy.
     pub weight: NonZeroU32,

@@ -61,7 +61,7 @@ def lstm() -> Lstm:
 @contextmanager
 def serving(repository: Path, *options: str, folder: Path | None = None) -> Iterator[Addresses]:
     """Runs the program in a folder; at the end it must stop with all requests answered."""
-    program = str(Path(os.environ.get("CELLSTREAM", ROOT / "target" / "debug" / "cellstream")).absolute())
+    program = str(Path(os.environ.get("GATESTREAM", ROOT / "target" / "debug" / "gatestream")).absolute())
     command = [program, "serve", str(repository), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *options]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
     assert running.stdout is not None

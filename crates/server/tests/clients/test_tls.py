@@ -29,7 +29,7 @@ def guide() -> list[str]:
     block = re.search(r"certificate and tokens:\n\n```sh\n(.*?)```", text, re.DOTALL)
     assert block is not None
     commands = block.group(1).replace("\\\n", " ").splitlines()
-    assert [command.split()[0] for command in commands] == ["openssl", "openssl", "cellstream", "curl"]
+    assert [command.split()[0] for command in commands] == ["openssl", "openssl", "gatestream", "curl"]
     return commands
 
 

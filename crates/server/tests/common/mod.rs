@@ -4,13 +4,13 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use cellstream::model::{Gru, Input, Lstm, Merge, Model, Output};
-use cellstream::reference;
-use cellstream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
-use cellstream_protocol::infer_parameter::ParameterChoice;
-use cellstream_protocol::model_infer_request::InferInputTensor;
-use cellstream_protocol::{InferParameter, ModelInferRequest, ModelInferResponse};
-use cellstream_server::{Server, ServerOptions};
+use gatestream::model::{Gru, Input, Lstm, Merge, Model, Output};
+use gatestream::reference;
+use gatestream_protocol::grpc_inference_service_client::GrpcInferenceServiceClient;
+use gatestream_protocol::infer_parameter::ParameterChoice;
+use gatestream_protocol::model_infer_request::InferInputTensor;
+use gatestream_protocol::{InferParameter, ModelInferRequest, ModelInferResponse};
+use gatestream_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Channel;

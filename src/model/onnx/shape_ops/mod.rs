@@ -43,7 +43,7 @@ pub(super) fn evaluate(
         "Add" => one(op.add()?),
         "ReduceSum" => one(op.reduce_sum()?),
         _ => Err(node.error(format!(
-            "operator not supported; supported: {SUPPORTED}; `cellstream run` takes whole graphs"
+            "operator not supported; supported: {SUPPORTED}; `gatestream run` takes whole graphs"
         ))),
     }
 }

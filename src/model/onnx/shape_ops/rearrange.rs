@@ -295,7 +295,7 @@ impl ShapeOp<'_> {
                 None if index < 0 && length.is_none() => {
                     return Err(self.error(format!(
                         "index {index} counts from the end of axis {axis}, whose length is not \
-                         known; `cellstream run` takes whole graphs"
+                         known; `gatestream run` takes whole graphs"
                     )));
                 }
                 None => {

@@ -468,7 +468,7 @@ fn refuses_invalid_scales_and_integers() {
 #[test]
 fn refuses_deep_products_and_weights_beyond_the_file() {
     let mut deep = quantised(INT8, 0);
-    let depth = i64::try_from(cellstream_kernels::INT8_DEPTH).unwrap() + 1;
+    let depth = i64::try_from(gatestream_kernels::INT8_DEPTH).unwrap() + 1;
     let w = TensorProto {
         raw_data: Some(vec![1; (depth * ROWS) as usize]),
         ..bytes("W", INT8, &[1, depth, ROWS], &[])

@@ -11,14 +11,14 @@
 //! Reading: the last column is the speed-up over the best plan of one core. Above the number of
 //! cores, the weights did not fit one core's private cache, but their halves do.
 
-use cellstream::Model;
-use cellstream::model::{Lstm, Merge};
-use cellstream::plan::{Configuration, Partition, Plan, split_units};
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::runner::{Expected, Runner, tuned};
-use cellstream_experiments::settings::Settings;
 use clap::Parser;
+use gatestream::Model;
+use gatestream::model::{Lstm, Merge};
+use gatestream::plan::{Configuration, Partition, Plan, split_units};
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::{Report, ms};
+use gatestream_experiments::runner::{Expected, Runner, tuned};
+use gatestream_experiments::settings::Settings;
 
 const HIDDEN: usize = 256;
 const STEPS: usize = 100;

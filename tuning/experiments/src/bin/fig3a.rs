@@ -9,15 +9,15 @@
 //! Reading: GFLOP/s over cores. Where a line falls, the cores' meetings, or moving operands to all
 //! of them, cost more than they bring; the best degree is then below the number of cores.
 
-use cellstream::execute::team::Team;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::gemm::{Gemm, Library, Product, Split};
-use cellstream_experiments::report::{Report, two};
-use cellstream_experiments::rounds::Contender;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::numbers;
-use cellstream_experiments::sliced::Sliced;
 use clap::Parser;
+use gatestream::execute::team::Team;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::gemm::{Gemm, Library, Product, Split};
+use gatestream_experiments::report::{Report, two};
+use gatestream_experiments::rounds::Contender;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::numbers;
+use gatestream_experiments::sliced::Sliced;
 
 const SHAPES: [(usize, usize); 7] = [
     (1, 64),

@@ -14,15 +14,15 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use cellstream::execute::team::Team;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::gemm::{Gemm, Library, Product, Split};
-use cellstream_experiments::report::{Report, two};
-use cellstream_experiments::rounds::Contender;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::numbers;
-use cellstream_experiments::sliced::Sliced;
 use clap::Parser;
+use gatestream::execute::team::Team;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::gemm::{Gemm, Library, Product, Split};
+use gatestream_experiments::report::{Report, two};
+use gatestream_experiments::rounds::Contender;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::numbers;
+use gatestream_experiments::sliced::Sliced;
 
 const BATCHES: [usize; 3] = [1, 10, 20];
 const DEPTHS: [usize; 4] = [64, 128, 256, 512];

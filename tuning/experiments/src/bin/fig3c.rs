@@ -10,16 +10,16 @@
 //! Reading: PCP/(PCP + WCS) is large where all weights exceed a private cache, but a core's slice
 //! does not: the weights then come from the shared cache at each step, or from the private one.
 
-use cellstream::execute::team::Team;
-use cellstream::machine::Topology;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::gemm::{Gemm, Library, Product, Split};
-use cellstream_experiments::report::{Report, two};
-use cellstream_experiments::rounds::Contender;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::numbers;
-use cellstream_experiments::sliced::{Mapping, Sliced};
 use clap::Parser;
+use gatestream::execute::team::Team;
+use gatestream::machine::Topology;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::gemm::{Gemm, Library, Product, Split};
+use gatestream_experiments::report::{Report, two};
+use gatestream_experiments::rounds::Contender;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::numbers;
+use gatestream_experiments::sliced::{Mapping, Sliced};
 
 const BATCHES: [usize; 3] = [1, 10, 20];
 const DEPTHS: [usize; 6] = [128, 256, 320, 384, 512, 1024];

@@ -15,17 +15,17 @@
 //! recurrent weights exceed one core's private cache but a core's slice of them does not. Where
 //! (iv) uses one core there is nothing to move, and (iii) is (iv).
 
-use cellstream_experiments::gemm::{Gemm, Library};
-use cellstream_experiments::lstm_by_gemm::LstmByGemm;
-use cellstream_experiments::nest::Nest;
-use cellstream_experiments::report::{Report, ms, two};
-use cellstream_experiments::rounds::{Contender, geometric_mean};
-use cellstream_experiments::runner::{Expected, Runner, tuned};
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::Shape;
-use cellstream_experiments::sliced::Mapping;
-use cellstream_experiments::{Outcome, gemm::Split};
 use clap::Parser;
+use gatestream_experiments::gemm::{Gemm, Library};
+use gatestream_experiments::lstm_by_gemm::LstmByGemm;
+use gatestream_experiments::nest::Nest;
+use gatestream_experiments::report::{Report, ms, two};
+use gatestream_experiments::rounds::{Contender, geometric_mean};
+use gatestream_experiments::runner::{Expected, Runner, tuned};
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::Shape;
+use gatestream_experiments::sliced::Mapping;
+use gatestream_experiments::{Outcome, gemm::Split};
 
 const BATCHES: [usize; 3] = [1, 10, 20];
 const DIMENSIONS: [usize; 4] = [64, 256, 512, 1024];

@@ -20,16 +20,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cellstream::machine::{Cache, Topology};
-use cellstream::partition::{self, Grain, Problem, Sequence, Split};
-use cellstream::plan::UNIT_GRANULE;
-use cellstream::schedule::PanelOrder;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::{Report, two};
-use cellstream_experiments::runner::tuned;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::Shape;
 use clap::Parser;
+use gatestream::machine::{Cache, Topology};
+use gatestream::partition::{self, Grain, Problem, Sequence, Split};
+use gatestream::plan::UNIT_GRANULE;
+use gatestream::schedule::PanelOrder;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::{Report, two};
+use gatestream_experiments::runner::tuned;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::Shape;
 use rayon::prelude::*;
 
 /// DeepCPU figure 4b
@@ -205,7 +205,7 @@ fn simulate(arguments: &[String], (l1, private): (&Cache, &Cache)) -> Result<u64
     valgrind
         .arg(&replay)
         .args(arguments)
-        .env("CELLSTREAM_ISA", "avx2");
+        .env("GATESTREAM_ISA", "avx2");
     let done = valgrind
         .output()
         .map_err(|e| format!("valgrind: {e}; is it installed?"))?;

@@ -4,19 +4,19 @@
 //! address that this core reads or writes. Slices that another core would own are computed here
 //! where the mapping brings them to this core.
 
-use cellstream::plan::split_units;
-use cellstream::schedule::PanelOrder;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::nest::sweep;
-use cellstream_experiments::shapes::numbers;
-use cellstream_kernels::{
+use clap::{Parser, ValueEnum};
+use gatestream::plan::split_units;
+use gatestream::schedule::PanelOrder;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::nest::sweep;
+use gatestream_experiments::shapes::numbers;
+use gatestream_kernels::{
     Activation, Columns, GateJob, GateKernel, LstmFunctions, Shared, SharedRows,
 };
-use cellstream_kernels::{
+use gatestream_kernels::{
     Blocking, Isa, NextProduct, Numbers, PackedMatrix, Product, RowsRef, Source, Start, Sweep,
     kernels, zeroed,
 };
-use clap::{Parser, ValueEnum};
 
 /// Whose loops
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

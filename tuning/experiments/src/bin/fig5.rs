@@ -12,16 +12,16 @@
 //! cache; in 5b it rises with the length, as the weights are loaded once per sequence; in 5c all
 //! rise, as weights are used for more rows each time they are read.
 
-use cellstream::plan::flops;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::gemm::{Gemm, Library};
-use cellstream_experiments::lstm_by_gemm::LstmByGemm;
-use cellstream_experiments::report::{Report, ms, two};
-use cellstream_experiments::rounds::Contender;
-use cellstream_experiments::runner::{Expected, Runner, tuned};
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::Shape;
 use clap::{Parser, ValueEnum};
+use gatestream::plan::flops;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::gemm::{Gemm, Library};
+use gatestream_experiments::lstm_by_gemm::LstmByGemm;
+use gatestream_experiments::report::{Report, ms, two};
+use gatestream_experiments::rounds::Contender;
+use gatestream_experiments::runner::{Expected, Runner, tuned};
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::Shape;
 
 /// DeepCPU figures 5a, 5b and 5c
 #[derive(Parser)]

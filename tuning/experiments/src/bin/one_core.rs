@@ -26,24 +26,24 @@
 use std::hint::black_box;
 use std::ops::Range;
 
-use cellstream::plan::LayerPlan;
-use cellstream::schedule::PanelOrder;
-use cellstream::{Model, Plan};
-use cellstream_experiments::Outcome;
-use cellstream_experiments::nest::sweep;
-use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::rounds::{Contender, Rounds, Times};
-use cellstream_experiments::runner::Runner;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::{Shape, TABLE1, numbers};
-use cellstream_kernels::probe::fma_chains;
-use cellstream_kernels::simd::Simd;
-use cellstream_kernels::{
+use clap::Parser;
+use gatestream::plan::LayerPlan;
+use gatestream::schedule::PanelOrder;
+use gatestream::{Model, Plan};
+use gatestream_experiments::Outcome;
+use gatestream_experiments::nest::sweep;
+use gatestream_experiments::report::{Report, ms};
+use gatestream_experiments::rounds::{Contender, Rounds, Times};
+use gatestream_experiments::runner::Runner;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::{Shape, TABLE1, numbers};
+use gatestream_kernels::probe::fma_chains;
+use gatestream_kernels::simd::Simd;
+use gatestream_kernels::{
     Activation, Aligned, Blocking, Columns, GateJob, GateKernel, GruFunctions, Isa, Kernels,
     LstmFunctions, NextProduct, PackedMatrix, Product, RowsRef, Scratch, Shared, SharedRows,
     Source, Start, Sweep, Values, Visitor, dispatch, kernels, zeroed,
 };
-use clap::Parser;
 
 /// What binds each row of Table 1 on one core
 #[derive(Parser)]

@@ -16,18 +16,18 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use cellstream::execute::team::Team;
-use cellstream::model::Precision;
-use cellstream::{Model, Plan};
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::rounds::Contender;
-use cellstream_experiments::runner::Runner;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::Shape;
-use cellstream_kernels::Isa;
-use cellstream_kernels::probe::read_sum;
 use clap::Parser;
+use gatestream::execute::team::Team;
+use gatestream::model::Precision;
+use gatestream::{Model, Plan};
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::{Report, ms};
+use gatestream_experiments::rounds::Contender;
+use gatestream_experiments::runner::Runner;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::Shape;
+use gatestream_kernels::Isa;
+use gatestream_kernels::probe::read_sum;
 
 const HIDDEN: [usize; 6] = [64, 256, 512, 768, 1024, 1536];
 const BATCHES: [usize; 3] = [1, 10, 20];
@@ -103,7 +103,7 @@ fn race(
     weights: usize,
     cores: usize,
     settings: &Settings,
-) -> Result<Vec<cellstream_experiments::rounds::Times>, Box<dyn std::error::Error>> {
+) -> Result<Vec<gatestream_experiments::rounds::Times>, Box<dyn std::error::Error>> {
     let mut runners = Vec::new();
     let mut readers = Vec::new();
     for precision in Precision::ALL {

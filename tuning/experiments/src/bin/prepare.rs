@@ -12,14 +12,14 @@
 
 use std::time::Instant;
 
-use cellstream::plan::Stamp;
-use cellstream::{Input, Output, Plan, Session};
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::rounds::Quartiles;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::{Shape, numbers};
 use clap::Parser;
+use gatestream::plan::Stamp;
+use gatestream::{Input, Output, Plan, Session};
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::{Report, ms};
+use gatestream_experiments::rounds::Quartiles;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::{Shape, numbers};
 
 /// From model and plan to a session
 #[derive(Parser)]

@@ -2,7 +2,7 @@
 //!
 //! Question: how much does each rule of DeepCPU's section 5.1 cut, and how many runs find a plan?
 //!
-//! Method: schedules are counted, not listed (`cellstream::schedule::model_counts`). A 256-unit
+//! Method: schedules are counted, not listed (`gatestream::schedule::model_counts`). A 256-unit
 //! LSTM, batch 1, 100 steps, is then tuned with effort `measure`, and what that took is counted.
 //!
 //! Reading: the paper's Q is the last number of LSTM, 16. P × Q configurations (P cores) is what
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use cellstream::Model;
-use cellstream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
-use cellstream::schedule::{model_counts, schedule_count};
-use cellstream::tune::{Options, tune};
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::Report;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::Shape;
 use clap::Parser;
+use gatestream::Model;
+use gatestream::model::{Gru, Lstm, Merge, ResetForm, Rnn};
+use gatestream::schedule::{model_counts, schedule_count};
+use gatestream::tune::{Options, tune};
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::Report;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::Shape;
 
 /// The search space, and what a tuning tries of it
 #[derive(Parser)]

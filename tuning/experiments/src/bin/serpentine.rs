@@ -12,15 +12,15 @@
 //! each panel just before its reuse. Far below and far above there is nothing to win, and nothing
 //! should be lost.
 
-use cellstream::Plan;
-use cellstream::machine::Topology;
-use cellstream::schedule::PanelOrder;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::plans::race;
-use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::Shape;
 use clap::Parser;
+use gatestream::Plan;
+use gatestream::machine::Topology;
+use gatestream::schedule::PanelOrder;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::plans::race;
+use gatestream_experiments::report::{Report, ms};
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::Shape;
 
 const HIDDEN: [usize; 9] = [256, 384, 512, 640, 768, 896, 1024, 1280, 1536];
 const BATCHES: [usize; 2] = [1, 10];

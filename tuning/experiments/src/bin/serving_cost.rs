@@ -12,19 +12,19 @@
 
 use std::time::{Duration, Instant};
 
-use cellstream::execute::{Session, State};
-use cellstream::model::Lstm;
-use cellstream::plan::Plan;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::Report;
-use cellstream_experiments::rounds::Spread;
-use cellstream_experiments::settings::Settings;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::Cells;
-use cellstream_serve::engine::{EngineOptions, Request};
-use cellstream_serve::networks::{Chain, ChainCell, Outputs};
 use clap::Parser;
+use gatestream::execute::{Session, State};
+use gatestream::model::Lstm;
+use gatestream::plan::Plan;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::Report;
+use gatestream_experiments::rounds::Spread;
+use gatestream_experiments::settings::Settings;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::Cells;
+use gatestream_serve::engine::{EngineOptions, Request};
+use gatestream_serve::networks::{Chain, ChainCell, Outputs};
 
 const STEPS: usize = 24;
 

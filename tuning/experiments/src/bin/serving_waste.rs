@@ -19,19 +19,19 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cellstream::model::{Lstm, Precision};
-use cellstream_experiments::Outcome;
-use cellstream_experiments::report::Report;
-use cellstream_experiments::rounds::Spread;
-use cellstream_experiments::settings::Settings;
-use cellstream_serve::Engine;
-use cellstream_serve::cell_graph::BatchSizes;
-use cellstream_serve::cell_graph::{Cells, Graph};
-use cellstream_serve::engine::{CellStats, EngineOptions, Request, Stats};
-use cellstream_serve::networks::{
+use clap::Parser;
+use gatestream::model::{Lstm, Precision};
+use gatestream_experiments::Outcome;
+use gatestream_experiments::report::Report;
+use gatestream_experiments::rounds::Spread;
+use gatestream_experiments::settings::Settings;
+use gatestream_serve::Engine;
+use gatestream_serve::cell_graph::BatchSizes;
+use gatestream_serve::cell_graph::{Cells, Graph};
+use gatestream_serve::engine::{CellStats, EngineOptions, Request, Stats};
+use gatestream_serve::networks::{
     BinaryTree, BinaryTreeLstm, BinaryTreeWeights, Chain, ChainCell, Outputs,
 };
-use clap::Parser;
 
 const STEPS: usize = 24;
 const LEAVES: usize = 16;

@@ -8,15 +8,15 @@
 //! three quarters of the rounds say so and the median does by more than 2 %. The estimate is called
 //! near where its median is at most 1.10 times the tuned one's.
 
-use cellstream::Plan;
-use cellstream_experiments::Outcome;
-use cellstream_experiments::plans::race;
-use cellstream_experiments::report::{Report, ms};
-use cellstream_experiments::rounds::{Quartiles, geometric_mean};
-use cellstream_experiments::runner::tuned;
-use cellstream_experiments::settings::Settings;
-use cellstream_experiments::shapes::TABLE1;
 use clap::Parser;
+use gatestream::Plan;
+use gatestream_experiments::Outcome;
+use gatestream_experiments::plans::race;
+use gatestream_experiments::report::{Report, ms};
+use gatestream_experiments::rounds::{Quartiles, geometric_mean};
+use gatestream_experiments::runner::tuned;
+use gatestream_experiments::settings::Settings;
+use gatestream_experiments::shapes::TABLE1;
 
 /// Tuned plans against estimates, on the 30 rows of Table 1
 #[derive(Parser)]

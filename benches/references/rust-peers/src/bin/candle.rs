@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, safetensors};
 use candle_nn::VarBuilder;
 use candle_nn::rnn::{GRU, GRUConfig, LSTM, LSTMConfig, RNN, gru, lstm};
-use cellstream_references::{Load, Network, serve};
+use gatestream_references::{Load, Network, serve};
 
 enum Cell {
     Lstm(LSTM),

@@ -1,10 +1,10 @@
-//! The worker of cellstream itself, through the API a user has: open, plan, session, run.
+//! The worker of gatestream itself, through the API a user has: open, plan, session, run.
 
 use anyhow::Result;
-use cellstream::machine::{Ceilings, Machine, Rate, ReadRates, TeamCeilings};
-use cellstream::model::Precision;
-use cellstream::{Input, Model, Output, Plan, Session};
-use cellstream_references::{Load, Network, serve};
+use gatestream::machine::{Ceilings, Machine, Rate, ReadRates, TeamCeilings};
+use gatestream::model::Precision;
+use gatestream::{Input, Model, Output, Plan, Session};
+use gatestream_references::{Load, Network, serve};
 use serde_json::{Value, json};
 
 struct Ours {
@@ -128,13 +128,13 @@ impl Network for Ours {
 }
 
 fn main() -> Result<()> {
-    // The bound's formula is `cellstream bench`'s. Measured a few times before the first row, and
+    // The bound's formula is `gatestream bench`'s. Measured a few times before the first row, and
     // again with each: the second core may be a moment's half.
     let (mut machine, mut best) = (Machine::detect()?, Best(None));
     for _ in 0..3 {
         best.measure(&mut machine)?;
     }
-    serve("cellstream", |request| {
+    serve("gatestream", |request| {
         load(request, &mut machine, &mut best)
     })
 }

@@ -1,15 +1,15 @@
-//! The worker of cellstream on a whole ONNX file, through the API a user has: open, tune, run.
+//! The worker of gatestream on a whole ONNX file, through the API a user has: open, tune, run.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cellstream_network::{Data, NamedTensor, NetworkOptions, NetworkTuning, Tensor};
-use cellstream_references::{InputFile, LoadFile, Network, serve};
+use gatestream_network::{Data, NamedTensor, NetworkOptions, NetworkTuning, Tensor};
+use gatestream_references::{InputFile, LoadFile, Network, serve};
 use serde_json::{Value, json};
 
 struct Ours {
-    network: cellstream_network::Network,
+    network: gatestream_network::Network,
     inputs: Vec<NamedTensor>,
     results: Vec<NamedTensor>,
 }
@@ -115,12 +115,12 @@ impl Network for Ours {
 }
 
 fn main() -> Result<()> {
-    serve("cellstream-network", |request: &LoadFile| {
+    serve("gatestream-network", |request: &LoadFile| {
         let options = NetworkOptions {
             threads: Some(request.threads),
             ..NetworkOptions::default()
         };
-        let network = cellstream_network::Network::open_with(&request.model, options)?;
+        let network = gatestream_network::Network::open_with(&request.model, options)?;
         let inputs = request
             .inputs
             .iter()

@@ -2,7 +2,7 @@
 //! scale for each gate of each unit. `RTEN_NUM_THREADS` says how many threads.
 
 use anyhow::{Context, Result};
-use cellstream_references::{Load, Network, serve};
+use gatestream_references::{Load, Network, serve};
 use rten::{Model, NodeId, Value, ValueOrView};
 use rten_tensor::prelude::*;
 use rten_tensor::{NdTensor, Tensor};

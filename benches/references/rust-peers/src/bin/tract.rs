@@ -1,7 +1,7 @@
 //! The worker of tract, from ONNX.
 
 use anyhow::{Context, Result};
-use cellstream_references::{Load, Network, serve};
+use gatestream_references::{Load, Network, serve};
 use tract_onnx::prelude::*;
 
 struct Tract {

@@ -1,4 +1,4 @@
-//! The baselines on the scheduler of `cellstream-serve`: what graph batching does in closed form,
+//! The baselines on the scheduler of `gatestream-serve`: what graph batching does in closed form,
 //! and the tests that the scheduler has for every policy.
 
 #[path = "../../../../serve/src/scheduler/tests/figure5.rs"]
@@ -22,9 +22,9 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use super::{Groups, PolicyKind};
-use cellstream_serve::cell_graph::*;
-use cellstream_serve::policy::{BatchSteps, Cellular, Order};
-use cellstream_serve::scheduler::*;
+use gatestream_serve::cell_graph::*;
+use gatestream_serve::policy::{BatchSteps, Cellular, Order};
+use gatestream_serve::scheduler::*;
 use simulated::*;
 
 /// The policies that the tests of every policy run: the baselines.

@@ -24,7 +24,7 @@ use crate::policy::{Cellular, Order};
 use crate::scheduler::{End, Limits, ModelShare, Refused, RequestKey};
 use crate::sync::Mutex;
 use crate::worker::ModelCells;
-use cellstream::execute::team::{SharedTeam, Team};
+use gatestream::execute::team::{SharedTeam, Team};
 
 /// Adds one to its state, and gives it; fails where that makes 100.
 struct Count(Ports);

@@ -15,7 +15,7 @@ use crate::cell_graph::CellId;
 use crate::scheduler::{LimitOf, Reason, Refused};
 use crate::sync::Mutex;
 use crate::worker::ModelCells;
-use cellstream::execute::team::ProcessMark;
+use gatestream::execute::team::ProcessMark;
 
 /// An open-ended chain. Dropping it cancels what has not been computed.
 pub struct Stream {

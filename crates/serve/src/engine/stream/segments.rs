@@ -18,7 +18,7 @@ use crate::cell_graph::{
 use crate::scheduler::RequestKey;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::worker::ModelCells;
-use cellstream::execute::team::ProcessMark;
+use gatestream::execute::team::ProcessMark;
 
 pub(super) type StepReply = AnswerSender<Vec<f32>>;
 

@@ -17,9 +17,9 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, WorkerEnv,
 };
-use cellstream::execute::team::SharedTeam;
-use cellstream::kernels::{Isa, RowKernels, RowsMut, row_kernels};
-use cellstream::layers::{BeamOptions, BeamRow, BeamSearch, Candidate, Dense, best_continuations};
+use gatestream::execute::team::SharedTeam;
+use gatestream::kernels::{Isa, RowKernels, RowsMut, row_kernels};
+use gatestream::layers::{BeamOptions, BeamRow, BeamSearch, Candidate, Dense, best_continuations};
 
 /// Values of a row of the next step: its parent, its symbol, its score.
 const ROW: usize = 3;
@@ -264,10 +264,10 @@ impl PreparedCell for PreparedBeam {
 /// [`super::Seq2Seq`].
 ///
 /// ```
-/// use cellstream::layers::{BeamOptions, Embedding};
-/// use cellstream::model::{Lstm, Matrix};
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{
+/// use gatestream::layers::{BeamOptions, Embedding};
+/// use gatestream::model::{Lstm, Matrix};
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{
 ///     BeamSeq2Seq, DecoderCell, EncoderCell, beam_answers, run_unbatched,
 /// };
 ///

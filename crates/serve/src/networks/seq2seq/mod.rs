@@ -27,13 +27,13 @@ use crate::cell_graph::{
     Batch, Cell, CellCost, CellError, CellId, Cells, DynamicGraph, Graph, Growth, NodeId,
     NodeOutputs, Ports, PreparedCell, Source, WorkerEnv,
 };
-use cellstream::execute::{
+use gatestream::execute::{
     Backend, PreparedModel, ResidentModel, ResidentProjection, ResidentRoom, Steps,
 };
-use cellstream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
-use cellstream::layers::{Argmax, Embedding, LayerError, MAX_SYMBOLS};
-use cellstream::model::{Matrix, Model};
-use cellstream::plan::Plan;
+use gatestream::kernels::{Isa, RowsMut, RowsRef, recycle_vec};
+use gatestream::layers::{Argmax, Embedding, LayerError, MAX_SYMBOLS};
+use gatestream::model::{Matrix, Model};
+use gatestream::plan::Plan;
 
 /// A step of an encoder: the embedding of a symbol, then a step of a forward model.
 ///
@@ -273,7 +273,7 @@ impl DecoderCell {
 
     /// Uses this plan for the recurrent model, as [`super::ChainCell::with_plan`]. It does not set
     /// the batch sizes, because a plan does not time the projection, often the largest part of a
-    /// step. [`calibrate`](crate::engine::calibrate) finds them (`cellstream load --calibrate`);
+    /// step. [`calibrate`](crate::engine::calibrate) finds them (`gatestream load --calibrate`);
     /// set them with [`EngineOptions::sizes`](crate::engine::EngineOptions).
     ///
     /// # Errors
@@ -384,10 +384,10 @@ pub enum Until {
 /// An encoder and a decoder in [`Cells`]; unfolds source sequences.
 ///
 /// ```
-/// use cellstream::layers::Embedding;
-/// use cellstream::model::{Lstm, Matrix};
-/// use cellstream_serve::cell_graph::Cells;
-/// use cellstream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_unbatched};
+/// use gatestream::layers::Embedding;
+/// use gatestream::model::{Lstm, Matrix};
+/// use gatestream_serve::cell_graph::Cells;
+/// use gatestream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_unbatched};
 ///
 /// let (symbols, hidden) = (5, 8);
 /// let table = |seed| Embedding::new(Matrix::new(symbols, 3, vec![0.1 * seed as f32; symbols * 3]).unwrap());

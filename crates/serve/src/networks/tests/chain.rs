@@ -6,9 +6,9 @@ use crate::cell_graph::cost_tests::measured_plan;
 use crate::cell_graph::{
     BatchSizes, Cell, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs,
 };
-use cellstream::model::{Gru, Input, LightGru, Lstm, Merge, Model, Output, Precision, Rnn};
-use cellstream::plan::Plan;
-use cellstream::reference;
+use gatestream::model::{Gru, Input, LightGru, Lstm, Merge, Model, Output, Precision, Rnn};
+use gatestream::plan::Plan;
+use gatestream::reference;
 
 /// Stacks of all cells, with projections, mixed, and of all precisions.
 fn models() -> Vec<Model> {

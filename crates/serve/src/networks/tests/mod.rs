@@ -10,9 +10,9 @@ use super::{
     EncoderCell, UnbatchedError, UnbatchedRunner,
 };
 use crate::cell_graph::{Cells, DynamicGraph, Graph, NodeId, PreparedCell, WorkerEnv};
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::layers::Embedding;
-use cellstream::model::{Lstm, Matrix};
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::layers::Embedding;
+use gatestream::model::{Lstm, Matrix};
 
 type Request = (Graph, Option<Box<dyn DynamicGraph>>);
 type Answered = Result<Vec<f32>, UnbatchedError>;

@@ -7,13 +7,13 @@ use super::super::{
 use super::{Request, alone, random, together};
 use crate::cell_graph::cost_tests::measured_plan;
 use crate::cell_graph::{BatchSizes, Cell, Cells};
-use cellstream::execute::Session;
-use cellstream::execute::State;
-use cellstream::layers::{Beam, BeamOptions, Dense, Embedding, LayerError, argmax};
-use cellstream::machine::CacheModel;
-use cellstream::model::{Gru, Input, Lstm, Matrix, Merge, Model, Output, Precision};
-use cellstream::plan::Plan;
-use cellstream::reference;
+use gatestream::execute::Session;
+use gatestream::execute::State;
+use gatestream::layers::{Beam, BeamOptions, Dense, Embedding, LayerError, argmax};
+use gatestream::machine::CacheModel;
+use gatestream::model::{Gru, Input, Lstm, Matrix, Merge, Model, Output, Precision};
+use gatestream::plan::Plan;
+use gatestream::reference;
 
 const SOURCE: usize = 9;
 const TARGET: usize = 130;

@@ -8,11 +8,11 @@ use super::super::{
 };
 use super::{Request, alone, bits, random, together};
 use crate::cell_graph::{Cells, WorkerEnv};
-use cellstream::execute::team::{SharedTeam, Team};
-use cellstream::kernels::Numbers;
-use cellstream::model::{Activation, Matrix, Precision, TreeWeights};
-use cellstream::reference::{TINY_STATE, activate, quantize};
-use cellstream::tune;
+use gatestream::execute::team::{SharedTeam, Team};
+use gatestream::kernels::Numbers;
+use gatestream::model::{Activation, Matrix, Precision, TreeWeights};
+use gatestream::reference::{TINY_STATE, activate, quantize};
+use gatestream::tune;
 
 /// `z + row · values`, of any precision.
 fn chain(z: f32, matrix: &Matrix, row: usize, values: &[f32]) -> f32 {

@@ -8,7 +8,7 @@
 //!
 //! `N` is chosen for each batch, by [`LayerTimes::cap`], the rule that simulated accelerators use:
 //! from the times of batches of one step and of several. They come from the cost sheets of the
-//! cells (`cellstream tune --steps 1,8 --batch 1,2,4,…`), and are measured while the engine runs,
+//! cells (`gatestream tune --steps 1,8 --batch 1,2,4,…`), and are measured while the engine runs,
 //! for batches of about the same number of rows.
 
 mod cap;

@@ -32,9 +32,9 @@ use super::{Outcome, PhaseCell, Spent, WorkerTask, fail_all};
 use crate::RequestError;
 use crate::cell_graph::{Cell, CellError, Source, WorkerEnv};
 use crate::scheduler::{RequestKey, Row};
-use cellstream::execute::team::catch_panic;
-use cellstream::execute::{ResidentModel, ResidentRoom, ResidentStep};
-use cellstream::kernels::RowsRef;
+use gatestream::execute::team::catch_panic;
+use gatestream::execute::{ResidentModel, ResidentRoom, ResidentStep};
+use gatestream::kernels::RowsRef;
 use results::Results;
 use slots::Slots;
 

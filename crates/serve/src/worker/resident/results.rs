@@ -4,7 +4,7 @@ use super::super::buffer_pool::BufferPool;
 use super::super::values::Values;
 use super::super::{Outcome, Phase, PhaseCell, WorkerTask, grow};
 use crate::cell_graph::{NodeId, Ports};
-use cellstream::execute::{ResultOf, ResultRow};
+use gatestream::execute::{ResultOf, ResultRow};
 
 /// Which values of a task are copied to the host, port by port, and where they are in the copy.
 #[derive(Default)]

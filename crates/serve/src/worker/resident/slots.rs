@@ -115,7 +115,7 @@ mod tests {
     use crate::networks::{Chain, ChainCell, Outputs};
     use crate::scheduler::ModelKey;
     use crate::worker::{ModelCells, RequestValues};
-    use cellstream::model::Gru;
+    use gatestream::model::Gru;
 
     #[test]
     fn a_request_that_ends_while_its_task_is_placed_keeps_its_slot() {

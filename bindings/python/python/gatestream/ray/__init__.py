@@ -1,8 +1,8 @@
 """A Ray Serve application: models on many machines, with sequences that survive the death of a replica.
 
->>> import cellstream.ray
+>>> import gatestream.ray
 >>> from ray import serve
->>> application = cellstream.ray.application({"speech": "speech.safetensors"}, num_replicas=2)
+>>> application = gatestream.ray.application({"speech": "speech.safetensors"}, num_replicas=2)
 >>> serve.run(application)                                       # HTTP on port 8000, Open Inference Protocol
 >>> handle = serve.get_deployment_handle("speech", "default")
 >>> y = handle.infer.remote(x).result()                          # [steps, features] to [steps, outputs]
@@ -50,8 +50,8 @@ def application(
     :param models: by name. Files are opened by each replica, so that each machine must have them.
     :param num_replicas: those of each model, or :func:`autoscaling`.
     :param num_cpus: cores of a replica, which no other replica of the machine gets. Below 1: all, shared.
-    :param plan: a file with the plans of ``cellstream tune``.
-    :param engine: keywords of :class:`cellstream.Engine`.
+    :param plan: a file with the plans of ``gatestream tune``.
+    :param engine: keywords of :class:`gatestream.Engine`.
     :param max_ongoing_requests: requests of a replica at once.
     :param max_queued_requests: requests of an ingress that wait for a replica; further ones get the status 429.
     :param max_sequences: open sequences of the application.

@@ -1,12 +1,12 @@
 """Recurrent networks (LSTM, GRU, RNN) on CPUs at the lowest latency, exact to the last bit.
 
->>> import numpy as np, cellstream
->>> model = cellstream.Model.open("speech.safetensors")        # or .onnx, .pt
->>> session = cellstream.Session(model)                        # packs the weights
+>>> import numpy as np, gatestream
+>>> model = gatestream.Model.open("speech.safetensors")        # or .onnx, .pt
+>>> session = gatestream.Session(model)                        # packs the weights
 >>> y, hn, cn = session.run(np.zeros((100, 1, model.input_size), np.float32))
 
-``cellstream.torch`` replaces the recurrent layers of PyTorch modules, and
-``cellstream.onnxruntime`` those of models that ONNX Runtime runs.
+``gatestream.torch`` replaces the recurrent layers of PyTorch modules, and
+``gatestream.onnxruntime`` those of models that ONNX Runtime runs.
 """
 
 from ._native import (
@@ -24,7 +24,7 @@ from ._native import (
 )
 from ._types import Port, Result
 from .errors import (
-    CellstreamError,
+    GatestreamError,
     DeadlineError,
     ForkedError,
     InputError,
@@ -37,7 +37,7 @@ from .errors import (
 )
 
 __all__ = [
-    "CellstreamError",
+    "GatestreamError",
     "DeadlineError",
     "Engine",
     "ForkedError",

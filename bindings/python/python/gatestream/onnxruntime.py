@@ -1,7 +1,7 @@
-"""Recurrent layers of models that ONNX Runtime runs, on cellstream.
+"""Recurrent layers of models that ONNX Runtime runs, on gatestream.
 
->>> import onnxruntime, cellstream.onnxruntime
->>> session = onnxruntime.InferenceSession("model.onnx", cellstream.onnxruntime.session_options())
+>>> import onnxruntime, gatestream.onnxruntime
+>>> session = onnxruntime.InferenceSession("model.onnx", gatestream.onnxruntime.session_options())
 
 The execution provider claims the nodes LSTM, GRU, RNN and DynamicQuantizeLSTM of any model, also
 inside the branches of an ``If`` or the body of a ``Loop``, and leaves all others to ONNX Runtime.
@@ -17,7 +17,7 @@ from typing import Optional
 import onnxruntime
 
 from . import _native
-from .errors import CellstreamError
+from .errors import GatestreamError
 
 __all__ = [
     "PROVIDER",
@@ -28,12 +28,12 @@ __all__ = [
     "unregister",
 ]
 
-PROVIDER = "CellstreamExecutionProvider"
+PROVIDER = "GatestreamExecutionProvider"
 """The name of the execution provider."""
 
-_REGISTRATION = "cellstream"
+_REGISTRATION = "gatestream"
 
-_MARK = "cellstream.registration"
+_MARK = "gatestream.registration"
 """The entry of options that have the provider: the number of its registration."""
 
 _ended = 0
@@ -43,8 +43,8 @@ _ended = 0
 def library_path() -> str:
     """The path of the shared library, for ``RegisterExecutionProviderLibrary`` of a Python process.
 
-    Programs without Python load ``libcellstream_onnxruntime.so`` instead, which
-    ``cargo build --release -p cellstream-onnxruntime`` makes.
+    Programs without Python load ``libgatestream_onnxruntime.so`` instead, which
+    ``cargo build --release -p gatestream-onnxruntime`` makes.
     """
     return str(Path(_native.__file__).resolve())
 
@@ -56,11 +56,11 @@ def _devices() -> list[onnxruntime.OrtEpDevice]:
 def register() -> None:
     """Registers the execution provider with ONNX Runtime, if that has not been done yet.
 
-    :raises CellstreamError: if ONNX Runtime is older than 1.24.
+    :raises GatestreamError: if ONNX Runtime is older than 1.24.
     """
     version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
     if version < (1, 24):
-        raise CellstreamError(
+        raise GatestreamError(
             f"ONNX Runtime {onnxruntime.__version__} is too old for the execution provider; "
             "install onnxruntime 1.24 or newer"
         )
@@ -82,11 +82,11 @@ def unregister() -> None:
 def session_options(
     options: Optional[onnxruntime.SessionOptions] = None,
 ) -> onnxruntime.SessionOptions:
-    """Options of a session whose recurrent nodes run on cellstream.
+    """Options of a session whose recurrent nodes run on gatestream.
 
     :param options: options to which the provider is added, unless they have it. By default new ones, which log
         errors only: ONNX Runtime warns of each model that has nodes for other providers, too.
-    :raises CellstreamError: if the provider was added before :func:`unregister`.
+    :raises GatestreamError: if the provider was added before :func:`unregister`.
     """
     register()
     if options is None:
@@ -99,7 +99,7 @@ def session_options(
     if registration == str(_ended):
         return options
     if registration is not None:
-        raise CellstreamError("these options got the provider before it was unregistered; make new ones")
+        raise GatestreamError("these options got the provider before it was unregistered; make new ones")
     options.add_session_config_entry(_MARK, str(_ended))
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_provider_for_devices(_devices(), {})
@@ -107,6 +107,6 @@ def session_options(
 
 
 def claimed_nodes(session: onnxruntime.InferenceSession) -> list[str]:
-    """The names of the nodes that a session of :func:`session_options` computes on cellstream."""
+    """The names of the nodes that a session of :func:`session_options` computes on gatestream."""
     parts = session.get_provider_graph_assignment_info()
     return [node.name for part in parts if part.ep_name == PROVIDER for node in part.get_nodes()]

@@ -1,4 +1,4 @@
-"""The operators ``cellstream::recurrent`` and ``cellstream::recurrent_packed``.
+"""The operators ``gatestream::recurrent`` and ``gatestream::recurrent_packed``.
 
 ``weights`` are those of ``nn.LSTM.all_weights``, one after the other. The results are the output
 and the final states; the last is empty for a cell without a cell state.
@@ -141,7 +141,7 @@ def _run_packed(data, batch_sizes, h0, c0, *options):  # type: ignore[no-untyped
 
 
 # `Library` instead of `custom_op`: a call is faster by a microsecond.
-_library = torch.library.Library("cellstream", "DEF")
+_library = torch.library.Library("gatestream", "DEF")
 _library.define(
     "recurrent(Tensor x, Tensor? h0, Tensor? c0, Tensor[] weights, str mode, int layers, "
     "bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"
@@ -152,7 +152,7 @@ _library.define(
 )
 _library.impl("recurrent", _run, "CPU")
 _library.impl("recurrent_packed", _run_packed, "CPU")
-torch.library.register_fake("cellstream::recurrent", _fake, lib=_library)
-torch.library.register_fake("cellstream::recurrent_packed", _fake_packed, lib=_library)
-recurrent = torch.ops.cellstream.recurrent.default
-recurrent_packed = torch.ops.cellstream.recurrent_packed.default
+torch.library.register_fake("gatestream::recurrent", _fake, lib=_library)
+torch.library.register_fake("gatestream::recurrent_packed", _fake_packed, lib=_library)
+recurrent = torch.ops.gatestream.recurrent.default
+recurrent_packed = torch.ops.gatestream.recurrent_packed.default

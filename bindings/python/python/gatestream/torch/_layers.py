@@ -1,4 +1,4 @@
-"""Recurrent layers and cells that compute on cellstream."""
+"""Recurrent layers and cells that compute on gatestream."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _has_rows(tensor: Any, in_graph: bool) -> bool:
 
 
 def _can_run(x: Tensor, weights: list[Tensor]) -> bool:
-    """Whether cellstream computes this input with these weights: no gradient, float32, CPU."""
+    """Whether gatestream computes this input with these weights: no gradient, float32, CPU."""
     first = weights[0]
     if x.dtype is not torch.float32 or first.dtype is not torch.float32:
         return False
@@ -60,7 +60,7 @@ def _can_run(x: Tensor, weights: list[Tensor]) -> bool:
 
 
 def _is_state(state: Any, shape: tuple[int, ...], in_graph: bool) -> bool:
-    """Whether cellstream takes this initial state; for others the original has its errors."""
+    """Whether gatestream takes this initial state; for others the original has its errors."""
     return (
         _has_rows(state, in_graph)
         and state.shape == shape
@@ -70,11 +70,11 @@ def _is_state(state: Any, shape: tuple[int, ...], in_graph: bool) -> bool:
     )
 
 
-class OnCellstream(nn.Module):
+class OnGatestream(nn.Module):
     """A layer whose class has been exchanged for one with another ``forward``.
 
     All else, its parameters, hooks and methods, is that of the original class, which comes back
-    for good by :func:`restore`, and for a call where cellstream cannot compute it.
+    for good by :func:`restore`, and for a call where gatestream cannot compute it.
     """
 
     original_class: type[nn.Module]
@@ -95,7 +95,7 @@ class OnCellstream(nn.Module):
         return weights if is_plain else None  # type: ignore[return-value]
 
     def _can_run_weights(self) -> bool:
-        """Whether cellstream computes inputs that need no gradient with these weights."""
+        """Whether gatestream computes inputs that need no gradient with these weights."""
         weights = self._weights(in_graph=True)
         if weights is None:
             return False
@@ -109,8 +109,8 @@ class OnCellstream(nn.Module):
             return input.tracer.create_proxy("call_module", path, arguments, {})
         return self.original_class.forward(self, input, hx)
 
-    def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
-        """The results of cellstream, or those of the original for what it does not take."""
+    def _on_gatestream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
+        """The results of gatestream, or those of the original for what it does not take."""
         raise NotImplementedError
 
     def _checked(self, input: Any, hx: Any, in_graph: bool) -> Any:
@@ -122,7 +122,7 @@ class OnCellstream(nn.Module):
         # ONNX has none of these operators.
         if weights is None or (in_graph and torch.onnx.is_in_onnx_export()):
             return self._run_original(input, hx)
-        return self._on_cellstream(input, hx, weights, in_graph)
+        return self._on_gatestream(input, hx, weights, in_graph)
 
     def _trains(self) -> bool:
         """Whether a gradient of the weights is wanted; then the original runs without checks."""
@@ -134,7 +134,7 @@ class OnCellstream(nn.Module):
         raise NotImplementedError
 
     def _remember(self, x: Tensor) -> None:
-        """Makes the fast path for inputs like this one, if cellstream computes it."""
+        """Makes the fast path for inputs like this one, if gatestream computes it."""
         weights = self._weights()
         if weights is None or not _can_run(x, weights):
             return
@@ -167,7 +167,7 @@ class OnCellstream(nn.Module):
         return _remade, (self.original_class,), self.__getstate__()
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, on cellstream"
+        return f"{super().extra_repr()}, on gatestream"
 
 
 class _LayerPath(FastPath):
@@ -226,8 +226,8 @@ class _LayerPath(FastPath):
         return y, hn
 
 
-class Recurrent(OnCellstream, RNNBase):
-    """``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` on cellstream."""
+class Recurrent(OnGatestream, RNNBase):
+    """``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` on gatestream."""
 
     def _names(self) -> list[str]:
         return self._flat_weights_names
@@ -275,7 +275,7 @@ class Recurrent(OnCellstream, RNNBase):
     def _path(self, weights: list[Tensor]) -> _LayerPath:
         return _LayerPath(self, weights)
 
-    def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
+    def _on_gatestream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         packed = isinstance(input, PackedSequence)
         x = input.data if packed else input
         if self._drops() or not _has_rows(x, in_graph) or not _can_run(x, weights):
@@ -350,8 +350,8 @@ class Recurrent(OnCellstream, RNNBase):
         return output, ((hn, cn) if lstm else hn)
 
 
-class Cell(OnCellstream, RNNCellBase):
-    """``nn.LSTMCell``, ``nn.GRUCell`` or ``nn.RNNCell`` on cellstream."""
+class Cell(OnGatestream, RNNCellBase):
+    """``nn.LSTMCell``, ``nn.GRUCell`` or ``nn.RNNCell`` on gatestream."""
 
     def _names(self) -> list[str]:
         return _CELL_WEIGHTS if self.bias else _CELL_WEIGHTS[:2]
@@ -383,7 +383,7 @@ class Cell(OnCellstream, RNNCellBase):
         sizes = self.input_size, self.hidden_size
         return CellPath(self._names(), weights, self._mode(), *sizes)
 
-    def _on_cellstream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
+    def _on_gatestream(self, input: Any, hx: Any, weights: list[Tensor], in_graph: bool) -> Any:
         mode = self._mode()
         lstm = mode == "LSTM"
         is_tensor = _has_rows(input, in_graph) and input.dim() in (1, 2)
@@ -427,7 +427,7 @@ _CELL_MODES: dict[type[nn.Module], Optional[str]] = {
 
 
 class _Kind(type):
-    """The class of a class on cellstream, which equals the original one: tables by class, such as
+    """The class of a class on gatestream, which equals the original one: tables by class, such as
     those of ``torch.ao.quantization``, have what is for the original."""
 
     def __eq__(cls, other: object) -> bool:
@@ -440,21 +440,21 @@ class _Kind(type):
 _set_class = vars(object)["__class__"].__set__
 
 
-def _class(self: OnCellstream) -> type:
+def _class(self: OnGatestream) -> type:
     """The class that ``isinstance`` sees: the original one. But ``torch.compile`` breaks graphs at
     that, which is right only where the original runs."""
     is_compiling = torch.compiler.is_compiling() or torch._guards.TracingContext.try_get()
     return type(self) if is_compiling and self._can_run_weights() else self.original_class
 
 
-def _leave(self: OnCellstream, to: type) -> None:
+def _leave(self: OnGatestream, to: type) -> None:
     """Sets another class."""
     self.__dict__.pop("_fast_path", None)
     _set_class(self, to)
 
 
-def _made(original: type[nn.Module], base: type[OnCellstream]) -> type[OnCellstream]:
-    """The class that computes on cellstream, for layers of an original one."""
+def _made(original: type[nn.Module], base: type[OnGatestream]) -> type[OnGatestream]:
+    """The class that computes on gatestream, for layers of an original one."""
     # A copy, so that each has an original: TorchScript compiles its source.
     forward = types.FunctionType(base.forward.__code__, globals(), "forward", (None,))
     own = {
@@ -472,7 +472,7 @@ def _made(original: type[nn.Module], base: type[OnCellstream]) -> type[OnCellstr
     return kind  # type: ignore[no-any-return]
 
 
-CLASSES: dict[type[nn.Module], type[OnCellstream]] = {
+CLASSES: dict[type[nn.Module], type[OnGatestream]] = {
     **{original: _made(original, Recurrent) for original in (nn.LSTM, nn.GRU, nn.RNN)},
     **{original: _made(original, Cell) for original in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)},
 }

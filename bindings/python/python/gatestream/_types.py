@@ -37,7 +37,7 @@ class Port(NamedTuple):
 
 def _wait(ticket: Ticket) -> Generator[Any, None, NDArray[np.float32]]:
     """The generator behind ``await ticket``."""
-    import asyncio  # here, because it takes longer to import than all of cellstream
+    import asyncio  # here, because it takes longer to import than all of gatestream
 
     loop = asyncio.get_running_loop()
     while True:

@@ -17,11 +17,11 @@ from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 
 from .._native import __version__
-from ..errors import CellstreamError, DeadlineError, InputError, OverloadedError
+from ..errors import GatestreamError, DeadlineError, InputError, OverloadedError
 from . import _protocol
 from ._states import SequenceError
 
-http = FastAPI(title="cellstream", version=__version__)
+http = FastAPI(title="gatestream", version=__version__)
 # A request whose replica dies is sent to others as often.
 RETRIES = 3
 log = logging.getLogger("ray.serve")
@@ -50,7 +50,7 @@ def _refusal(error: Exception) -> Response:
         status, headers = 429, {"Retry-After": "1"}
     elif isinstance(cause, InputError):
         status = 400
-    elif isinstance(cause, CellstreamError):
+    elif isinstance(cause, GatestreamError):
         status = 503
     else:
         log.error("a request failed: %s", error)
@@ -67,7 +67,7 @@ class Ingress:
 
     @http.get("/v2")
     async def server(self) -> Any:
-        return {"name": "cellstream", "version": __version__, "extensions": ["binary_tensor_data", "sequence"]}
+        return {"name": "gatestream", "version": __version__, "extensions": ["binary_tensor_data", "sequence"]}
 
     @http.get("/v2/health/live")
     async def live(self) -> Any:
@@ -86,7 +86,7 @@ class Ingress:
         return {
             "name": model,
             "versions": ["1"],
-            "platform": "cellstream_stack",
+            "platform": "gatestream_stack",
             "inputs": [{"name": "input", **tensor, "shape": [-1, -1, features]}],
             "outputs": [{"name": "output", **tensor, "shape": [-1, -1, outputs]}],
         }

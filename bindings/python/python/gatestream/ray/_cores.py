@@ -19,7 +19,7 @@ class Cores:
     def __init__(self, count: int) -> None:
         self._locks: list[IO[bytes]] = []
         self.numbers: list[int] = []
-        folder = Path(tempfile.gettempdir()) / f"cellstream-cores-{os.getuid()}"
+        folder = Path(tempfile.gettempdir()) / f"gatestream-cores-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         for number in sorted(os.sched_getaffinity(0)):
             if len(self.numbers) == count:

@@ -1,19 +1,19 @@
-"""The exceptions of cellstream."""
+"""The exceptions of gatestream."""
 
 
-class CellstreamError(Exception):
-    """The base of all exceptions of cellstream."""
+class GatestreamError(Exception):
+    """The base of all exceptions of gatestream."""
 
 
-class ModelError(CellstreamError, ValueError):
+class ModelError(GatestreamError, ValueError):
     """A file or weights that are not a supported model."""
 
 
-class PlanError(CellstreamError, ValueError):
+class PlanError(GatestreamError, ValueError):
     """A plan that is damaged, or for another model or machine."""
 
 
-class InputError(CellstreamError, ValueError):
+class InputError(GatestreamError, ValueError):
     """Arrays or options that do not fit. Nothing has been computed."""
 
 
@@ -21,11 +21,11 @@ class TooLargeError(InputError, MemoryError):
     """Arrays or options that there is no memory for. Nothing has been computed."""
 
 
-class ForkedError(CellstreamError, RuntimeError):
+class ForkedError(GatestreamError, RuntimeError):
     """An object that was made before the process was forked: make a new one in the child."""
 
 
-class RequestError(CellstreamError, RuntimeError):
+class RequestError(GatestreamError, RuntimeError):
     """A request to an engine that ended without an answer."""
 
 

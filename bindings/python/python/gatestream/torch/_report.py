@@ -1,4 +1,4 @@
-"""Which layers compute on cellstream, and why the others do not."""
+"""Which layers compute on gatestream, and why the others do not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.rnn import RNNBase, RNNCellBase
 
-from ._layers import CLASSES, OnCellstream, Recurrent
+from ._layers import CLASSES, OnGatestream, Recurrent
 
 _HOOKS = (
     "_forward_hooks",
@@ -29,13 +29,13 @@ class LayerReport(NamedTuple):
     """Its name in the module; empty for the module itself."""
     kind: str
     """Its class, such as ``LSTM``."""
-    on_cellstream: bool
-    """Whether it computes on cellstream."""
+    on_gatestream: bool
+    """Whether it computes on gatestream."""
     why: str
     """Why it does not, or for which calls; empty: there is nothing to say."""
 
     def __str__(self) -> str:
-        where = "on cellstream" if self.on_cellstream else "left as it is"
+        where = "on gatestream" if self.on_gatestream else "left as it is"
         why = f": {self.why}" if self.why else ""
         return f"{self.name or 'the module'} ({self.kind}) is {where}{why}"
 
@@ -48,16 +48,16 @@ class Report(tuple[LayerReport, ...]):
 
 
 def report(module: nn.Module) -> Report:
-    """Which recurrent layers in ``module`` compute on cellstream, and why the others do not."""
+    """Which recurrent layers in ``module`` compute on gatestream, and why the others do not."""
     layers = []
     for name, layer in module.named_modules():
-        if isinstance(layer, OnCellstream):
+        if isinstance(layer, OnGatestream):
             kind = layer.original_class.__name__
             layers.append(LayerReport(name, kind, True, _limits(layer)))
         elif (why := why_left(layer)) is not None:
             layers.append(LayerReport(name, type(layer).__name__, False, why))
         elif type(layer) in CLASSES:
-            why = "call cellstream.torch.optimize"
+            why = "call gatestream.torch.optimize"
             layers.append(LayerReport(name, type(layer).__name__, False, why))
     return Report(layers)
 
@@ -65,7 +65,7 @@ def report(module: nn.Module) -> Report:
 def why_left(layer: nn.Module) -> Optional[str]:
     """Why :func:`optimize` leaves a recurrent layer as it is; ``None``: it does not, or the module
     is none."""
-    if isinstance(layer, OnCellstream):
+    if isinstance(layer, OnGatestream):
         return None
     if type(layer) in CLASSES:
         if "forward" in layer.__dict__:
@@ -85,7 +85,7 @@ def why_left(layer: nn.Module) -> Optional[str]:
 _NAMES = {kind.__name__ for kind in CLASSES}
 
 
-def _limits(layer: OnCellstream) -> str:
+def _limits(layer: OnGatestream) -> str:
     """For which calls the original layer runs, as the layer is now."""
     weights = layer._weights()
     if weights is None:

@@ -47,7 +47,7 @@ class Saved:
     steps: int
     """Steps so far."""
     states: NDArray[np.float32]
-    """Those of :meth:`cellstream.Stream.state`."""
+    """Those of :meth:`gatestream.Stream.state`."""
     request: str
     """Identifies the last request, which may be sent again if its replica dies."""
     answer: NDArray[np.float32]

@@ -283,7 +283,7 @@ class StreamState:
 
 @final
 class RawSession:
-    """Runs on addresses; for :mod:`cellstream.torch`."""
+    """Runs on addresses; for :mod:`gatestream.torch`."""
 
     def __new__(cls, model: Model, threads: int, gomp_parallel: int) -> Self: ...
     def run(
@@ -323,7 +323,7 @@ class RawSession:
 
 @final
 class Network:
-    """A whole ONNX graph: its recurrent and dense layers on cellstream, the others on tract."""
+    """A whole ONNX graph: its recurrent and dense layers on gatestream, the others on tract."""
 
     @staticmethod
     def open(

@@ -10,7 +10,7 @@ import ray
 
 from ._states import States
 
-NAMESPACE = "cellstream"
+NAMESPACE = "gatestream"
 # A resource of the node of Ray's own controllers, whose loss ends the application anyway.
 HEAD = "node:__internal_head__"
 # Without a replica for so long, the application is gone. Replicas call it at each health check.

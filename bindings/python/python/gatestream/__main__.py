@@ -1,4 +1,4 @@
-"""The program ``cellstream``."""
+"""The program ``gatestream``."""
 
 import sys
 
@@ -11,7 +11,7 @@ def main() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(_main(["cellstream", *sys.argv[1:]]))
+    sys.exit(_main(["gatestream", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":
