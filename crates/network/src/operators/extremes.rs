@@ -29,23 +29,26 @@ pub(super) fn parse_of_inputs(_: &ParsingContext<'_>, node: &NodeProto) -> Tract
 }
 
 bin_to_super_type!(larger, Larger,
-    eval_in_a: |a: &mut Tensor, b: &Tensor| by_number(a, b, larger_of),
+    eval_in_a: |a: &mut Tensor, b: &Tensor| by_number(a, b, |a, b| if b > a { b } else { a }),
     [f16, f32, f64] => |c, a, b| *c = larger_of(*a, *b),
     [TDim] => |c, a, b| *c = a.clone().maxi(b.clone()),
     [i8, i16, i32, i64, u8, u16, u32, u64] => |c, a, b| *c = *a.max(b));
 
 bin_to_super_type!(smaller, Smaller,
-    eval_in_a: |a: &mut Tensor, b: &Tensor| by_number(a, b, smaller_of),
+    eval_in_a: |a: &mut Tensor, b: &Tensor| by_number(a, b, |a, b| if b < a { b } else { a }),
     [f16, f32, f64] => |c, a, b| *c = smaller_of(*a, *b),
     [TDim] => |c, a, b| *c = a.clone().mini(b.clone()),
     [i8, i16, i32, i64, u8, u16, u32, u64] => |c, a, b| *c = *a.min(b));
 
-/// Compares all values with one number, if it is one, in vector code.
+/// Compares all values with one, if that is a number: one instruction then keeps a NaN of `a`.
 fn by_number(a: &mut Tensor, b: &Tensor, of_two: impl Fn(f32, f32) -> f32) -> TractResult<bool> {
     if a.datum_type() != f32::datum_type() || b.len() != 1 {
         return Ok(false);
     }
     let b = b.try_as_plain_ram()?.as_slice::<f32>()?[0];
+    if b.is_nan() {
+        return Ok(false);
+    }
     let mut plain = a.try_as_plain_ram_mut()?;
     let values = plain.as_slice_mut::<f32>()?;
     { values.iter_mut() }.for_each(|a| *a = of_two(*a, b));
@@ -90,7 +93,9 @@ impl Expansion for Extremes {
         target: &mut TypedModel,
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
-        let kind = target.outlet_fact(inputs[0])?.datum_type;
+        if !target.outlet_fact(inputs[0])?.datum_type.is_float() {
+            return self.0.wire(prefix, target, inputs);
+        }
         let constants = inputs.iter();
         let constants = constants.map(|input| Ok(target.outlet_fact(*input)?.konst.clone()));
         let constants: TractResult<Option<Vec<_>>> = constants.collect();
@@ -100,11 +105,9 @@ impl Expansion for Extremes {
         }
         let before = target.nodes.len();
         let outputs = self.0.wire(prefix, target, inputs)?;
-        if kind.is_float() {
-            for node in &mut target.nodes[before..] {
-                if let Some(operator) = replacement(&*node.op) {
-                    node.op = operator;
-                }
+        for node in &mut target.nodes[before..] {
+            if let Some(operator) = replacement(&*node.op) {
+                node.op = operator;
             }
         }
         Ok(outputs)
