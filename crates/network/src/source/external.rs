@@ -6,7 +6,8 @@
 //! Data is read, not mapped: the values stay as they are when the file is replaced or cut off. With
 //! a map, values would change, and reading past the new end would end the process. Large constants
 //! are read once, into the memory that all plans share; tract's tensors own their memory anyway.
-//! Of large [`tables`] only the rows are read that a run needs.
+//! Large [`tables`] stay in their file: a run reads the rows that it needs, and a matrix is read
+//! when the first plan packs it.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
