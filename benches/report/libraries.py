@@ -65,8 +65,8 @@ def speed(machine: str) -> str:
         peers = (number(mean_over_ours(part, peer)) for peer in PEERS)
         lines.append([name, *peers, f"**{number(geometric_mean(median(row['ratio']) for row in part))}**"])
     note = (
-        f"Time over gatestream's, geometric means over the rows that a library runs; {where(f32)}, two cores, f32 "
-        "unless int8 is said."
+        f"Time over gatestream's, geometric means over the rows each library supports; {where(f32)}, two cores, f32 "
+        "unless marked int8."
     )
     return f"{note}\n\n{table(['', *PEERS.values(), 'fastest'], lines)}"
 

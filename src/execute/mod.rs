@@ -1,5 +1,5 @@
-//! Runs a plan, without allocation. The only spinning code of
-//! the crate is below this module, and the only atomics except flags without waits.
+//! Runs a plan, without allocation. All spin-waits, and all atomics that synchronise, are in this
+//! module.
 
 mod active;
 mod backend;

@@ -20,8 +20,7 @@
 //! one above belong to different workers, that makes them run at the same time, a chunk of steps
 //! apart.
 //!
-//! A thread that does everything of its group takes all steps of one direction before those of the
-//! other.
+//! A thread that runs the whole group computes one direction to its end, then the other.
 //! Usually a thread stands for one worker. One that stands for several takes them through each line
 //! above together, so that it never waits for a worker of its own.
 //!

@@ -1,4 +1,4 @@
-//! Values that functions of tract's parser read: it calls them with a node alone.
+//! Context for tract's parser callbacks, through thread-locals: they take no argument for it.
 
 use std::cell::RefCell;
 use std::sync::Arc;

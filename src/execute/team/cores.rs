@@ -1,8 +1,8 @@
 //! Hands out the cores of the process to its teams.
 //!
-//! Every team counts on each of its cores, for as long as it lives. Who takes a core takes one that
-//! fewest count on, with a compare-exchange, so that of two that choose at once one looks again.
-//! There is no lock, which a fork could leave locked. Other processes are not seen.
+//! Each core has a count of the teams that use it. A team takes the cores with the lowest counts by
+//! compare-exchange; the loser of a race retries. There is no lock, which a fork could leave
+//! locked. Other processes are not seen.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

@@ -41,16 +41,14 @@ use crate::machine::CacheModel;
 use crate::model::{Matrix, Precision};
 use gatestream_kernels::{Isa, Numbers};
 
-/// Most outputs of a row that a worker keeps as possible.
-const KEPT: usize = 512;
-/// Where more than so many are left of those, it gives up rather than narrow them down once more
-/// for a few others.
-const TOO_MANY: usize = KEPT / 2;
-/// Of how many outputs a worker computes one by itself, at most: that takes much longer than as a
-/// part of the packed layer.
-const ONE_OF: usize = 64;
+/// Most candidates of a row that a worker keeps.
+const MAX_CANDIDATES: usize = 512;
+/// With more candidates than this left, the worker gives up: another pass would remove few.
+const MAX_NARROWED: usize = MAX_CANDIDATES / 2;
+/// At most 1/64 of the outputs are recomputed one by one, which is slower than in the packed layer.
+const MIN_OUTPUTS_PER_RECOMPUTED: usize = 64;
 /// Outputs that are computed at a time.
-const TOGETHER: usize = 8;
+const CHUNK: usize = 8;
 
 /// A dense layer of f32 that only tells its greatest output, with the room for so many rows.
 pub struct Screened {
@@ -81,7 +79,7 @@ struct Undecided {
 struct WorkerScratch {
     /// One for each row.
     found: Vec<Found>,
-    /// `[rows, KEPT]`.
+    /// `[rows, MAX_CANDIDATES]`.
     possible: Vec<Possible>,
     /// Words to quantise in.
     words: Vec<u32>,
@@ -162,7 +160,7 @@ impl Screened {
         let worker = |_| {
             Mutex::new(WorkerScratch {
                 found: vec![NOTHING; rows],
-                possible: vec![Possible::default(); rows * KEPT],
+                possible: vec![Possible::default(); rows * MAX_CANDIDATES],
                 words: vec![0; coarse.room()],
             })
         };
@@ -229,7 +227,10 @@ impl Screened {
             let WorkerScratch {
                 found, possible, ..
             } = &mut *room;
-            let (found, possible) = (&mut found[..rows], possible.chunks_exact_mut(KEPT));
+            let (found, possible) = (
+                &mut found[..rows],
+                possible.chunks_exact_mut(MAX_CANDIDATES),
+            );
             for ((found, possible), x) in found.iter_mut().zip(possible).zip(x.chunks(inputs)) {
                 if !found.all && !found.best.value.is_nan() {
                     let best = this.decide(x, &mut possible[..found.kept], workers);
@@ -301,7 +302,10 @@ impl Screened {
             let OfRow::Bounded(of_row) = self.rows[row] else {
                 return;
             };
-            let (found, possible) = (&mut found[row], &mut possible[row * KEPT..][..KEPT]);
+            let (found, possible) = (
+                &mut found[row],
+                &mut possible[row * MAX_CANDIDATES..][..MAX_CANDIDATES],
+            );
             let of_block = bound(of_row, self.blocks[first / self.coarse.block()]);
             let greatest = self.coarse.kernels.max(outputs);
             found.most = found.most.max(greatest + of_block);
@@ -319,7 +323,7 @@ impl Screened {
                 if most < found.least {
                     continue;
                 }
-                if found.kept == KEPT {
+                if found.kept == MAX_CANDIDATES {
                     self.make_room(&x[row * self.inputs()..][..self.inputs()], found, possible);
                 }
                 if found.all {
@@ -334,30 +338,30 @@ impl Screened {
     /// Rules out those that are no longer possible. Where that leaves too many, some are computed.
     fn make_room(&self, x: &[f32], found: &mut Found, possible: &mut [Possible]) {
         rule_out(found, possible);
-        if found.kept <= TOO_MANY {
+        if found.kept <= MAX_NARROWED {
             return;
         }
-        possible[..found.kept].select_nth_unstable_by(TOGETHER, |a, b| b.most.total_cmp(&a.most));
-        let some: [usize; TOGETHER] = std::array::from_fn(|i| possible[i].index);
+        possible[..found.kept].select_nth_unstable_by(CHUNK, |a, b| b.most.total_cmp(&a.most));
+        let some: [usize; CHUNK] = std::array::from_fn(|i| possible[i].index);
         self.compute(x, &some, |one| found.least = found.least.max(one.value));
         rule_out(found, possible);
-        found.all = found.kept > TOO_MANY;
+        found.all = found.kept > MAX_NARROWED;
     }
 
     /// The greatest of the outputs that may be it; none where more are to be computed than one of
     /// so many workers has time for.
     fn decide(&self, x: &[f32], possible: &mut [Possible], workers: usize) -> Option<Best> {
         possible.sort_unstable_by(|a, b| b.most.total_cmp(&a.most));
-        let worth = (self.outputs.len() / workers / ONE_OF).max(2 * TOGETHER);
+        let worth = (self.outputs.len() / workers / MIN_OUTPUTS_PER_RECOMPUTED).max(2 * CHUNK);
         let mut best = NONE;
-        for (done, some) in possible.chunks(TOGETHER).enumerate() {
+        for (done, some) in possible.chunks(CHUNK).enumerate() {
             if some[0].most < best.value {
                 break;
             }
-            if done * TOGETHER >= worth {
+            if done * CHUNK >= worth {
                 return None;
             }
-            let mut listed = [0; TOGETHER];
+            let mut listed = [0; CHUNK];
             for (index, possible) in listed.iter_mut().zip(some) {
                 *index = possible.index;
             }
@@ -366,12 +370,12 @@ impl Screened {
         Some(best)
     }
 
-    /// Outputs in f32, in the order in which they are listed, [`TOGETHER`] at most.
+    /// Outputs in f32, in the order in which they are listed, [`CHUNK`] at most.
     fn compute(&self, x: &[f32], listed: &[usize], mut take: impl FnMut(Best)) {
         let Numbers::F32(weights) = self.weights.numbers() else {
             unreachable!("screened weights are of f32");
         };
-        let mut z = [0.0; TOGETHER];
+        let mut z = [0.0; CHUNK];
         let z = &mut z[..listed.len()];
         for (z, index) in z.iter_mut().zip(listed) {
             *z = self.bias[*index];

@@ -223,7 +223,7 @@ fn few_outputs_are_computed() {
         );
         let computed = asked.chains.load(Ordering::Relaxed);
         assert!(computed >= rows, "{computed}");
-        assert!(computed <= rows * threads * 3 * TOGETHER, "{computed}");
+        assert!(computed <= rows * threads * 3 * CHUNK, "{computed}");
     }
 }
 
@@ -257,7 +257,7 @@ fn wide_bounds_cost_few_outputs_more() {
     let greatest = fine.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let bound = bound(of_row, screened.most);
     let possible = fine.iter().filter(|z| *z + 2.0 * bound >= greatest).count();
-    assert!(possible > 2 * KEPT, "{possible}");
+    assert!(possible > 2 * MAX_CANDIDATES, "{possible}");
     let computed = asked.chains.load(Ordering::Relaxed);
     assert!(
         (rows..rows * outputs / 20).contains(&computed),
@@ -301,13 +301,13 @@ fn where_too_many_come_close_all_are_computed() {
 /// As many as there is room for, but more than are worth computing by themselves.
 #[test]
 fn no_more_are_computed_by_themselves_than_it_is_worth() {
-    let (outputs, inputs) = (KEPT, 8);
+    let (outputs, inputs) = (MAX_CANDIDATES, 8);
     let team = team(1);
     let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());
     let mut screened = screened(&weights, &vec![0.25; outputs], &team, 1);
     let asked = count(&mut screened.coarse.kernels);
     assert_eq!(chosen(&mut screened, &team, &[0.7; 8]), [Some(0)]);
-    assert_eq!(asked.chains.load(Ordering::Relaxed), 2 * TOGETHER);
+    assert_eq!(asked.chains.load(Ordering::Relaxed), 2 * CHUNK);
 }
 
 /// Those that are no longer possible give way: all blocks together have more than there is room

@@ -107,7 +107,7 @@ pub(super) enum Phase {
     Live,
     /// All nodes are done, and the policy has not let it go yet.
     Held,
-    /// Told to whoever asked; here only for its rows in flight.
+    /// Its end has been reported; the record is kept until its rows in flight return.
     Ended,
 }
 
