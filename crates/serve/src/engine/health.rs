@@ -94,8 +94,8 @@ impl WorkerState {
         }
     }
 
-    /// It leaves the lock to work, on a batch of `cell` if there is one.
-    pub fn begins(&mut self, cell: Option<CellId>, now: Instant) {
+    /// The worker leaves the lock to work, on a batch of `cell` if there is one.
+    pub fn work_started(&mut self, cell: Option<CellId>, now: Instant) {
         self.phase.set(Phase::Replies);
         self.works_since = Some(now);
         if let Some(cell) = cell {
@@ -103,8 +103,8 @@ impl WorkerState {
         }
     }
 
-    /// It has the lock again.
-    pub fn looks(&mut self) {
+    /// The worker has the lock again.
+    pub fn work_finished(&mut self) {
         self.works_since = None;
     }
 }

@@ -182,7 +182,7 @@ impl Shared {
         worker: &mut Worker<Reply>,
     ) -> MutexGuard<'a, State> {
         let changes = std::mem::take(&mut state.changes[id.0]);
-        state.workers[id.0].begins(None, Instant::now());
+        state.workers[id.0].work_started(None, Instant::now());
         // The worker may have reported their last tasks.
         let finished = state.take_finished();
         let spent = state.scheduler.take_spent();
@@ -192,7 +192,7 @@ impl Shared {
         let changes = changes.into_iter();
         let removed: Vec<ModelKey> = changes.filter_map(|one| one.apply(worker)).collect();
         let mut state = self.lock();
-        state.workers[id.0].looks();
+        state.workers[id.0].work_finished();
         let mut notify = false;
         for key in removed {
             notify |= state.worker_removed(key);

@@ -331,7 +331,7 @@ impl Shared {
             let wake_another = state.sleeping > 0 && for_another;
             state.recorder.scheduled(begin.elapsed());
             let first = tasks.front().map(|first| first.task.cell);
-            state.workers[id.0].begins(first.or(worker.oldest_in_flight()), begin);
+            state.workers[id.0].work_started(first.or(worker.oldest_in_flight()), begin);
             drop(state);
             if wake_another {
                 self.work.notify_one();
@@ -353,7 +353,7 @@ impl Shared {
             }
             state = self.lock();
             begin = Instant::now();
-            state.workers[id.0].looks();
+            state.workers[id.0].work_finished();
             for subgraph in evict.drain(..) {
                 state.scheduler.handle_evicted(subgraph);
             }

@@ -199,7 +199,7 @@ fn a_row_that_leaves_is_closed_up_and_one_that_joins_is_appended() {
 }
 
 #[test]
-fn a_copy_that_was_kept_for_another_goes_when_the_state_is_taken_over_in_place() {
+fn in_place_successor_frees_the_retained_copy() {
     let mut chains = chains(1);
     // Node 1 goes on with the state of node 0, node 2 takes it as its input.
     let mut graph = Graph::new();

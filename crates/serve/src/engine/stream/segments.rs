@@ -143,7 +143,7 @@ impl Inner {
         let (request, steps) = self.next_segment(now);
         let number = now.segments + 1;
         let stream = Arc::clone(self);
-        let mut request = request.grow(Told { stream, number });
+        let mut request = request.grow(StepReplies { stream, number });
         request.requirements.stream = Some(room.position());
         request.requirements.continues = continues;
         // With the stream locked: accepting a request ends none, so no reply is sent here.
@@ -334,12 +334,12 @@ impl Closed {
 }
 
 /// Sends the outputs of each step of a segment.
-struct Told {
+struct StepReplies {
     stream: Arc<Inner>,
     number: u64,
 }
 
-impl DynamicGraph for Told {
+impl DynamicGraph for StepReplies {
     fn grow(&mut self, _: NodeId, outputs: NodeOutputs<'_>, more: &mut Growth<'_>) {
         let states = self.stream.ports().states().len();
         let mut now = self.stream.lock();
