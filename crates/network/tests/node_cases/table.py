@@ -26,6 +26,7 @@ WITHDRAWN = {
     "1.6.0/test_resize_upsample_sizes_nearest_ceil_half_pixel",
     "1.6.0/test_resize_upsample_sizes_nearest_floor_align_corners",
     "1.6.0/test_resize_upsample_sizes_nearest_round_prefer_ceil_asymmetric",
+    "1.9.0/test_convtranspose_autopad_same",
     "1.16.2/test_averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True",
 }
 
