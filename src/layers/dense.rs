@@ -523,7 +523,7 @@ mod tests {
     #[test]
     fn rows_given_in_parts_have_the_bits_of_the_matrix() {
         let mut rng = fastrand::Rng::with_seed(5);
-        for (outputs, inputs) in [(0, 3), (1, 5), (64, 7), (65, 16), (2048, 2), (4100, 9)] {
+        for (outputs, inputs) in [(1, 5), (64, 7), (65, 16), (2048, 2), (4100, 9)] {
             let weights = random(&mut rng, outputs * inputs);
             let bias = random(&mut rng, outputs);
             let x = random(&mut rng, 3 * inputs);
