@@ -30,7 +30,7 @@
 //!   layer 1 chunk 100 ahead rows 2 owners_share 4/8 order cyclic
 //!     direction 0 aaa/111 stripes 1 tile_rows 0 prefetch off units 0..16 16..48
 //!
-//! checksum 7014873625fbe691
+//! checksum 83dc234710b6cf06
 //! ```
 //!
 //! The first line is always the format's, with no byte order mark before it. After it, spaces at
