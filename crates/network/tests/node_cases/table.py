@@ -77,14 +77,14 @@ def main() -> int:
 
 
 def newest_of_each(paths: set) -> set:
-    """Of equal models in several packages the newest, whose data may have been corrected."""
+    """Of equal models in several packages the newest, whose data may have been corrected; in one package the last."""
 
     def version(path: str) -> tuple:
         numbers = Path(path).parent.name.split(".")
         return tuple(int(number) for number in numbers if number.isdigit())
 
     models = {}
-    for path in sorted(paths, key=version):
+    for path in sorted(sorted(paths), key=version):
         model = load(Path(path) / "model.onnx", load_external_data=False)
         model.producer_name = model.producer_version = model.graph.name = ""
         model.ir_version = 0
