@@ -41,7 +41,8 @@ pub mod kernels {
     #[doc(inline)]
     pub use gatestream_kernels::{
         Activation, Blocking, Combine, ExpSum, ISA_VARIABLE, Isa, IsaError, Numbers, PARTIAL_SUMS,
-        Prefetch, RowKernels, RowsMut, RowsRef, Stripes, TALL_TILE_ROWS, recycle_vec, row_kernels,
+        Prefetch, RowKernels, RowsMut, RowsRef, Stripes, TALL_TILE_ROWS, activate_all, recycle_vec,
+        row_kernels,
     };
 }
 

@@ -13,6 +13,15 @@ const INT64: i32 = 7;
 
 /// A graph of one node with the output `y`, of opset 18.
 fn file(node: NodeProto, inputs: &[(&str, i32)], constants: Vec<TensorProto>) -> Vec<u8> {
+    file_of(18, node, inputs, constants)
+}
+
+fn file_of(
+    opset: i64,
+    node: NodeProto,
+    inputs: &[(&str, i32)],
+    constants: Vec<TensorProto>,
+) -> Vec<u8> {
     let graph = GraphProto {
         input: inputs
             .iter()
@@ -23,7 +32,7 @@ fn file(node: NodeProto, inputs: &[(&str, i32)], constants: Vec<TensorProto>) ->
         initializer: constants,
         ..GraphProto::default()
     };
-    model(graph, &[18]).encode_to_vec()
+    model(graph, &[opset]).encode_to_vec()
 }
 
 fn open(bytes: &[u8]) -> Result<Network, NetworkError> {
@@ -419,7 +428,13 @@ fn a_nan_stays_one() {
     let (a, b) = ([nan, 2.0, -1.0, 0.5, -0.0], [1.0, nan, 3.0, -2.0, nan]);
     let below = (-1.0f32).exp() - 1.0;
     let repeated = |values: &[f32; 5]| Tensor::new(&[9, 5], values.repeat(9)).unwrap();
-    let cases: [(&str, &[&str], [f32; 5]); 9] = [
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    let softplus = |x: f32| x.exp().ln_1p();
+    let cases: [(&str, &[&str], [f32; 5]); 13] = [
+        ("Sigmoid", &["a"], a.map(sigmoid)),
+        ("Tanh", &["a"], a.map(f32::tanh)),
+        ("Softplus", &["a"], a.map(softplus)),
+        ("Swish", &["a"], a.map(|x| x * sigmoid(x))),
         ("Max", &["a", "b"], [nan, nan, 3.0, 0.5, nan]),
         ("Min", &["a", "b"], [nan, nan, -1.0, -2.0, nan]),
         ("Max", &["b", "row"], [nan, nan, 3.0, 0.5, nan]),
@@ -443,11 +458,106 @@ fn a_nan_stays_one() {
             .map(|(name, values)| (*name, values))
             .collect();
         let ports: Vec<_> = given.iter().map(|(name, _)| (*name, 1)).collect();
-        let network = open(&file(node(operator, inputs, "y"), &ports, constants)).unwrap();
+        let file = file_of(24, node(operator, inputs, "y"), &ports, constants);
+        let network = open(&file).unwrap();
         for (at, found) in floats(&network, &given).unwrap().iter().enumerate() {
             let expected = expected[at % 5];
             let is_same = (found - expected).abs() < 1e-6 || (found.is_nan() && expected.is_nan());
             assert!(is_same, "{operator} {inputs:?}: {found}, not {expected}");
+        }
+    }
+}
+
+/// Errors of tract's are five times as large.
+#[test]
+fn sigmoid_and_tanh_are_right_to_two_units_in_the_last_place_of_one() {
+    let x: Vec<f32> = (-4000..=4000).map(|i| i as f32 / 400.0).collect();
+    let tensor = Tensor::new(&[x.len()], x.clone()).unwrap();
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let exact: [(&str, fn(f64) -> f64); 2] = [("Sigmoid", sigmoid), ("Tanh", f64::tanh)];
+    for (operator, exact) in exact {
+        let network = open(&file(node(operator, &["x"], "y"), &[("x", 1)], vec![])).unwrap();
+        for (found, x) in floats(&network, &[("x", &tensor)]).unwrap().iter().zip(&x) {
+            let error = f64::from(*found) - exact(f64::from(*x));
+            assert!(
+                error.abs() <= f64::from(f32::EPSILON),
+                "{operator} of {x}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_window_longer_than_the_input_is_an_error() {
+    let kernel = || vec![constant("w", &[1, 1, 4], &[1.0; 4])];
+    let pool = |operator: &str, more: &[AttributeProto]| NodeProto {
+        attribute: [&[ints("kernel_shape", &[4])], more].concat(),
+        ..node(operator, &["x"], "y")
+    };
+    let conv = |more: &[AttributeProto]| NodeProto {
+        attribute: more.to_vec(),
+        ..node("Conv", &["x", "w"], "y")
+    };
+    let (by_two, padded) = (ints("strides", &[2]), ints("pads", &[1, 0]));
+    let dilated = ints("dilations", &[2]);
+    let same = AttributeProto {
+        name: "auto_pad".into(),
+        r#type: 3,
+        s: b"SAME_UPPER".to_vec(),
+        ..AttributeProto::default()
+    };
+    let ceil = [integer("ceil_mode", 1), by_two.clone()];
+    // A node, and the shortest input.
+    for (node, constants, shortest) in [
+        (conv(&[]), kernel(), 4),
+        (conv(&[by_two.clone()]), kernel(), 4),
+        (conv(&[dilated]), kernel(), 7),
+        (conv(&[padded.clone()]), kernel(), 3),
+        (conv(&[same.clone()]), kernel(), 1),
+        (pool("MaxPool", &[]), vec![], 4),
+        (pool("MaxPool", &[by_two.clone()]), vec![], 4),
+        (pool("MaxPool", &ceil), vec![], 3),
+        (pool("AveragePool", &[by_two]), vec![], 4),
+        (pool("AveragePool", &[padded]), vec![], 3),
+        (pool("AveragePool", &[same]), vec![], 1),
+    ] {
+        let network = open(&file(node.clone(), &[("x", 1)], constants)).unwrap();
+        let run = |length: usize| {
+            let x = Tensor::new(&[1, 1, length], vec![1.0f32; length]).unwrap();
+            floats(&network, &[("x", &x)])
+        };
+        assert_eq!(run(shortest).unwrap().len(), 1, "{node:?}");
+        for length in 1..shortest {
+            let refused = run(length).unwrap_err().to_string();
+            assert!(refused.contains("shorter than its window"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn top_k_of_more_than_there_are_is_an_error() {
+    let x = Tensor::new(&[2, 3], vec![1.0f32, 3.0, 2.0, 6.0, 5.0, 4.0]).unwrap();
+    let node = NodeProto {
+        output: vec!["y".into(), "indices".into()],
+        ..node("TopK", &["x", "k"], "y")
+    };
+    let given = open(&file(node.clone(), &[("x", 1), ("k", INT64)], vec![])).unwrap();
+    for (k, expected) in [(2, Some([3.0, 2.0, 6.0, 5.0])), (4, None), (-1, None)] {
+        let constants = vec![integers("k", &[1], &[k])];
+        let constant = open(&file(node.clone(), &[("x", 1)], constants)).unwrap();
+        let count = Tensor::new(&[1], vec![k]).unwrap();
+        let found = [
+            floats(&constant, &[("x", &x)]),
+            floats(&given, &[("x", &x), ("k", &count)]),
+        ];
+        for found in found {
+            match (found, expected) {
+                (Ok(found), Some(expected)) => assert_eq!(found, expected),
+                (Err(why), None) => {
+                    assert!(why.to_string().contains(&format!("k is {k}")), "{why}")
+                }
+                (found, _) => panic!("{k}: {found:?}"),
+            }
         }
     }
 }

@@ -1,12 +1,20 @@
-//! Activations that tract has without a parameter, or that overflow there.
+//! Activations that tract has without a parameter, that overflow there, or lose a NaN.
+//!
+//! Sigmoid, Tanh and Softplus of float32 and float16 are the library's: their errors are smaller
+//! than those of tract, and a NaN stays one.
+
+use std::sync::OnceLock;
+
+use gatestream::kernels::{self, Isa, activate_all};
+use half::f16;
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
+use tract_onnx::tract_core::element_wise;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::tract_core::ops::binary::TypedBinOp;
 use tract_onnx::tract_hir::tract_core::ops::logic::{Iff, comp_gt};
-use tract_onnx::tract_hir::tract_core::ops::math::{abs, add, div, exp, ln, max, mul, neg, sub};
-use tract_onnx::tract_hir::tract_core::ops::nn::sigmoid;
+use tract_onnx::tract_hir::tract_core::ops::math::{div, exp, mul, sub};
 
 use super::Parsed;
 use crate::source::attributes::float;
@@ -16,8 +24,16 @@ pub(super) fn parse_celu(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
     Ok((expand(Activation::Celu { alpha }), Vec::new()))
 }
 
+pub(super) fn parse_sigmoid(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Parsed> {
+    Ok((sigmoid().into_hir(), Vec::new()))
+}
+
 pub(super) fn parse_softplus(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Parsed> {
-    Ok((expand(Activation::Softplus), Vec::new()))
+    Ok((softplus().into_hir(), Vec::new()))
+}
+
+pub(super) fn parse_tanh(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Parsed> {
+    Ok((tanh().into_hir(), Vec::new()))
 }
 
 pub(super) fn parse_swish(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -25,12 +41,55 @@ pub(super) fn parse_swish(_: &ParsingContext<'_>, node: &NodeProto) -> TractResu
     Ok((expand(Activation::Swish { alpha }), Vec::new()))
 }
 
+element_wise!(sigmoid, Sigmoid,
+    [f32] => |_, x| activate(kernels::Activation::Sigmoid, x),
+    [f16] => |_, x| activate_halves(kernels::Activation::Sigmoid, x),
+    [f64] => |_, x| each(x, |x| 1.0 / (1.0 + (-x).exp()))
+);
+
+element_wise!(tanh, Tanh,
+    [f32] => |_, x| activate(kernels::Activation::Tanh, x),
+    [f16] => |_, x| activate_halves(kernels::Activation::Tanh, x),
+    [f64] => |_, x| each(x, f64::tanh)
+);
+
+element_wise!(softplus, Softplus,
+    [f32] => |_, x| activate(kernels::Activation::Softplus, x),
+    [f16] => |_, x| activate_halves(kernels::Activation::Softplus, x),
+    // ln(1 + exp(x)), without overflow. The first term keeps a NaN, too.
+    [f64] => |_, x| each(x, |x| (x + x.abs()) / 2.0 + (-x.abs()).exp().ln_1p())
+);
+
+fn activate(activation: kernels::Activation, values: &mut [f32]) -> TractResult<()> {
+    // Its choice reads a variable of the environment.
+    static ISA: OnceLock<Isa> = OnceLock::new();
+    let isa = match ISA.get() {
+        Some(isa) => *isa,
+        None => {
+            let isa = Isa::select()?;
+            *ISA.get_or_init(|| isa)
+        }
+    };
+    Ok(activate_all(isa, activation, values)?)
+}
+
+fn activate_halves(activation: kernels::Activation, values: &mut [f16]) -> TractResult<()> {
+    let mut floats: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();
+    activate(activation, &mut floats)?;
+    let pairs = values.iter_mut().zip(floats);
+    pairs.for_each(|(value, float)| *value = f16::from_f32(float));
+    Ok(())
+}
+
+fn each(values: &mut [f64], of_one: impl Fn(f64) -> f64) -> TractResult<()> {
+    values.iter_mut().for_each(|value| *value = of_one(*value));
+    Ok(())
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Activation {
     /// `x` above zero, else `alpha · (exp(x / alpha) - 1)`
     Celu { alpha: f32 },
-    /// `max(x, 0) + ln(1 + exp(-|x|))`, which is `ln(1 + exp(x))`.
-    Softplus,
     /// `x · sigmoid(alpha · x)`
     Swish { alpha: f32 },
 }
@@ -39,7 +98,6 @@ impl Expansion for Activation {
     fn name(&self) -> StaticName {
         match self {
             Activation::Celu { .. } => "Celu".into(),
-            Activation::Softplus => "Softplus".into(),
             Activation::Swish { .. } => "Swish".into(),
         }
     }
@@ -71,13 +129,10 @@ impl Expansion for Activation {
                 value.broadcast_into_rank(fact.rank())?,
             )
         };
+        let (Activation::Celu { alpha } | Activation::Swish { alpha }) = *self;
+        let alpha = constant(target, "alpha", alpha)?;
         let zero = constant(target, "zero", 0.0)?;
         let one = constant(target, "one", 1.0)?;
-        let alpha = match *self {
-            Activation::Celu { alpha } | Activation::Swish { alpha } => alpha,
-            Activation::Softplus => 1.0,
-        };
-        let alpha = constant(target, "alpha", alpha)?;
         let mut step = |name: &str, operator: Box<dyn TypedOp>, of: &[OutletId]| {
             let wired = target.wire_node(format!("{prefix}.{name}"), operator, of)?;
             TractResult::Ok(wired[0])
@@ -91,15 +146,6 @@ impl Expansion for Activation {
                 let less = step("less", sub().into(), &[power, one])?;
                 let scaled = step("scaled", mul().into(), &[less, alpha])?;
                 target.wire_node(prefix, Iff, &[is_above, x, scaled])
-            }
-            Activation::Softplus => {
-                let above = step("above", max().into(), &[x, zero])?;
-                let size = step("size", abs().into(), &[x])?;
-                let exponent = step("exponent", neg().into(), &[size])?;
-                let power = step("power", exp().into(), &[exponent])?;
-                let sum = step("sum", add().into(), &[power, one])?;
-                let rest = step("rest", ln().into(), &[sum])?;
-                target.wire_node(prefix, add(), &[above, rest])
             }
             Activation::Swish { .. } => {
                 let scaled = step("scaled", mul().into(), &[x, alpha])?;

@@ -60,11 +60,15 @@ macro_rules! wires_itself {
     };
 }
 
-/// The name and the rules of an [`Expansion`]: those of the one in this field.
+/// The name, the outputs and the rules of an [`Expansion`]: those of the one in this field.
 macro_rules! passes_on_rules {
     ($field:tt) => {
         fn name(&self) -> StaticName {
             self.$field.name()
+        }
+
+        fn nboutputs(&self) -> TractResult<usize> {
+            self.$field.as_ref().nboutputs()
         }
 
         fn rules<'r, 'p: 'r, 's: 'r>(

@@ -17,6 +17,7 @@ mod reverse_sequence;
 mod slice;
 mod table;
 mod top_k;
+mod windows;
 
 use std::sync::OnceLock;
 
@@ -38,11 +39,13 @@ pub(crate) use table::{has_one_version, qualified};
 pub(crate) type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// The operators of this crate, by their names in tract.
-const OWN: [(&str, Parse); 29] = [
+const OWN: [(&str, Parse); 34] = [
     (COMPACT_STEPS, masked_steps::parse_compact),
     (EXPAND_STEPS, masked_steps::parse_expand),
+    ("AveragePool", windows::parse),
     ("Celu", activations::parse_celu),
     ("Clip", extremes::parse),
+    ("Conv", windows::parse),
     ("DequantizeLinear", quantize_linear::parse_dequantize),
     ("DynamicQuantizeLinear", dynamic_quantize_linear::parse),
     ("FusedMatMul", fused_matmul::parse),
@@ -51,6 +54,7 @@ const OWN: [(&str, Parse); 29] = [
     ("GatherND", gather_nd::parse),
     ("HardSigmoid", extremes::parse),
     ("Max", extremes::parse_of_inputs),
+    ("MaxPool", windows::parse),
     ("Min", extremes::parse_of_inputs),
     ("OneHot", one_hot::parse),
     ("Pad", pad::parse),
@@ -64,9 +68,11 @@ const OWN: [(&str, Parse); 29] = [
     ("ScatterND", indices::parse_scatter_nd),
     ("SkipLayerNormalization", skip_layer_normalization),
     ("Slice", slice::parse),
+    ("Sigmoid", activations::parse_sigmoid),
     ("Softplus", activations::parse_softplus),
     ("Squeeze", squeeze),
     ("Swish", activations::parse_swish),
+    ("Tanh", activations::parse_tanh),
     ("TopK", top_k::parse),
 ];
 

@@ -1,4 +1,5 @@
-//! TopK, also of sizes, which tract keeps symbolic.
+//! TopK, also of sizes, which tract keeps symbolic. A `k` above the length of the axis is an error;
+//! tract would give a result of another shape than it says.
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -7,6 +8,8 @@ use tract_onnx::tract_hir::tract_core::ops::array::Topk;
 use tract_onnx::tract_hir::tract_core::ops::cast::cast;
 
 use super::Parsed;
+use super::computed::{Computed, computed};
+use super::indices::integers;
 use crate::source::attributes::integer;
 
 pub(super) fn parse(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
@@ -53,9 +56,10 @@ impl Expansion for TopK {
         check_output_arity(outputs, 2)?;
         // The values of a symbolic input are integers.
         solver.given(&inputs[0].datum_type, move |solver, datum| {
-            let values = match datum == TDim::datum_type() {
-                true => i64::datum_type(),
-                false => datum,
+            let values = if datum == TDim::datum_type() {
+                i64::datum_type()
+            } else {
+                datum
             };
             solver.equals(&outputs[0].datum_type, values)
         })?;
@@ -86,18 +90,60 @@ impl Expansion for TopK {
     ) -> TractResult<TVec<OutletId>> {
         let fact = target.outlet_fact(inputs[0])?;
         let axis = self.axis(fact.rank() as i64);
-        let values = match fact.datum_type == TDim::datum_type() {
-            true => {
-                let name = format!("{prefix}.integers");
-                target.wire_node(name, cast(i64::datum_type()), &[inputs[0]])?[0]
-            }
-            false => inputs[0],
+        let values = if fact.datum_type == TDim::datum_type() {
+            let name = format!("{prefix}.integers");
+            target.wire_node(name, cast(i64::datum_type()), &[inputs[0]])?[0]
+        } else {
+            inputs[0]
         };
         let operator = Topk {
             axis,
             largest: self.largest,
             fallback_k: target.symbols.new_with_prefix("k").into(),
         };
-        target.wire_node(prefix, operator, &[values, inputs[1]])
+        let length = target.outlet_fact(values)?.shape[axis].clone();
+        let count = target.outlet_fact(inputs[1])?.konst.clone();
+        let k = match (count, length.to_usize()) {
+            (Some(count), Ok(length)) => {
+                check(&count, length)?;
+                inputs[1]
+            }
+            _ => target.wire_node(
+                format!("{prefix}.count"),
+                CheckedCount { axis },
+                &[inputs[1], values],
+            )?[0],
+        };
+        target.wire_node(prefix, operator, &[values, k])
+    }
+}
+
+fn check(count: &Tensor, length: usize) -> TractResult<()> {
+    for k in integers(count)? {
+        let is_right = usize::try_from(k).is_ok_and(|k| k <= length);
+        ensure!(is_right, "k is {k}; its axis has {length} values");
+    }
+    Ok(())
+}
+
+/// `k`, after a check against the axis of the values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CheckedCount {
+    axis: usize,
+}
+
+computed!(CheckedCount);
+
+impl Computed for CheckedCount {
+    const NAME: &'static str = "CheckedCount";
+
+    fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        Ok(tvec!(inputs[0].without_value()))
+    }
+
+    fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let (count, values) = args_2!(inputs);
+        check(&count, values.shape()[self.axis])?;
+        Ok(tvec!(count))
     }
 }
