@@ -3,7 +3,7 @@
 //! ```text
 //! admitted    within the limits of the model and of the server
 //! planned     if no plan for its shapes is kept: on a thread beside the one that runs the graph
-//! waits       for its turn: a graph runs one request after the other
+//! waits       for its turn: a graph runs one request after the other, and few graphs run at once
 //! runs        on the threads that all graphs of the server share
 //! ```
 //!
@@ -34,10 +34,14 @@ use crate::wire::{Data, Datatype, InferRequest, Tensor};
 /// Bytes of ended requests whose memory is given back to the system.
 const LARGE_BYTES: usize = 16 << 20;
 
+/// Graphs that run at once, for each core: more than one, so that long runs do not stop short ones.
+const RUNS_OF_CORE: usize = 4;
+
 /// What all graphs of a server share.
 pub struct GraphHost {
     threads: NetworkThreads,
     planners: Arc<Planners>,
+    runs: Arc<Semaphore>,
     admission: Arc<Admission>,
 }
 
@@ -49,6 +53,7 @@ impl GraphHost {
             threads: NetworkThreads::new(None),
             // The other half is for the threads that run.
             planners: Arc::new(Planners::new((cores / 2).max(1))),
+            runs: Arc::new(Semaphore::new(cores * RUNS_OF_CORE)),
             admission: Admission::new(limits, LimitOf::Engine),
         }
     }
@@ -81,6 +86,8 @@ pub struct GraphNetwork {
     planners: Arc<Planners>,
     /// One permit: of the request that runs.
     turn: Arc<Semaphore>,
+    /// Those of all graphs.
+    runs: Arc<Semaphore>,
 }
 
 /// Loads a graph.
@@ -116,6 +123,7 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
             admissions: host.admissions(config),
             planners: Arc::clone(&host.planners),
             turn: Arc::new(Semaphore::new(1)),
+            runs: Arc::clone(&host.runs),
         }),
         cells: None,
     })
@@ -288,8 +296,10 @@ impl GraphNetwork {
             plan = Some(planned().await?);
         }
         loop {
+            // In this order: a request that waits for its turn keeps no other graph from running.
             let turn = Arc::clone(&self.turn).acquire_owned().await;
-            let job = job(vec![turn.map_err(ended)?]);
+            let run = Arc::clone(&self.runs).acquire_owned().await;
+            let job = job(vec![turn.map_err(ended)?, run.map_err(ended)?]);
             let ran = on_thread(move || job.run(plan)).await?;
             if let Some((mut outputs, computing)) = ran {
                 outputs.retain(|output| request.wants(&output.name));
