@@ -51,7 +51,8 @@ fn turns(team: &mut Team, count: u64) {
     }
     let [(central, central_spread), (counters, counters_spread)] = took.map(median);
     println!(
-        "{:>7} {central:>10.0} ±{central_spread:<5.0} {counters:>10.0} ±{counters_spread:<5.0} {:>6.2}",
+        "{:>7} {central:>10.0} ±{central_spread:<5.0} {counters:>10.0} ±{counters_spread:<5.0} \
+         {:>6.2}",
         team.threads(),
         central / counters
     );

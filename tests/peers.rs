@@ -121,8 +121,8 @@ fn compare(file: &str, cases: usize) {
         );
     }
     println!(
-        "| file | depth | cases | ours to peer | ours to f64 | peer to f64 | peer less accurate in |\n{lines}\
-         more than twice our error:\n{less_accurate}"
+        "| file | depth | cases | ours to peer | ours to f64 | peer to f64 | peer less accurate \
+         in |\n{lines}more than twice our error:\n{less_accurate}"
     );
     assert!(
         wrong.is_empty(),
@@ -445,13 +445,15 @@ impl Case<'_> {
             let recorded = self.meta["peer_error"][key].as_f64().unwrap();
             if (e.peer_to_f64 - recorded).abs() > 0.01 * recorded {
                 wrong.push(format!(
-                    "{}/{key}: the file holds a peer error of {:.3e}, its description says {recorded:.3e}",
+                    "{}/{key}: the file holds a peer error of {:.3e}, its description says \
+                     {recorded:.3e}",
                     self.name, e.peer_to_f64
                 ));
             }
             if e.ours_to_peer > tolerance || e.ours_to_f64 > tolerance {
                 wrong.push(format!(
-                    "{}/{key}: {:.2e} from {}, {:.2e} from f64 (the peer: {:.2e}), allowed {tolerance:.1e}",
+                    "{}/{key}: {:.2e} from {}, {:.2e} from f64 (the peer: {:.2e}), allowed \
+                     {tolerance:.1e}",
                     self.name,
                     e.ours_to_peer,
                     self.text("peer"),

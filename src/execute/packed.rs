@@ -130,7 +130,8 @@ pub enum PackError {
     Isa(#[from] IsaError),
     /// The team has fewer threads than the plan asks for.
     #[error(
-        "the plan is for {planned} threads, the team has {found}; make a team of {planned}, or plan for {found}"
+        "the plan is for {planned} threads, the team has {found}; make a team of {planned}, or \
+         plan for {found}"
     )]
     Threads {
         /// In the plan.

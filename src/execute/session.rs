@@ -111,8 +111,8 @@ pub enum RunError {
     Input(#[from] InputError),
     /// More sequences or steps than the session has room for. Nothing has been written.
     #[error(
-        "the input has {batch} sequences of {steps} steps, the session has room for {room_batch} of \
-         {room_steps}; call reserve({batch}, {steps}) first"
+        "the input has {batch} sequences of {steps} steps, the session has room for {room_batch} \
+         of {room_steps}; call reserve({batch}, {steps}) first"
     )]
     Capacity {
         /// Sequences of the input.

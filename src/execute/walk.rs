@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! for layer in layers
-//!   own columns of the states <- initial states; meet     but for cell states that are computed in place
+//!   own columns of the states <- initial states; meet   but cell states computed in place
 //!   for step in steps
 //!     for direction in directions                 forward at `step`, reverse at `last - step`
-//!       every chunk of steps: take products ahead   needs no state, only the layer below; where rows
-//!                                                   are dealt out, of the next chunk
+//!       every chunk of steps: take products ahead   needs no state, only the layer below; where
+//!                                                   rows are dealt out, of the next chunk
 //!       first phase: own units of the new state      reads all of the old state
 //!     meet
 //!     second phase, where there is one; meet

@@ -56,8 +56,8 @@ pub enum ModelError {
     },
     /// A weight or scale cannot be represented in int8.
     #[error(
-        "int8 supports finite weights of -127 to 127 times a finite scale; found {value}; use f32 or \
-         bf16"
+        "int8 supports finite weights of -127 to 127 times a finite scale; found {value}; use f32 \
+         or bf16"
     )]
     NotQuantisable {
         /// The value.
@@ -173,7 +173,8 @@ pub enum LoadError {
     },
     /// No recurrent stack has the selected prefix, or the file holds none.
     #[error(
-        "no recurrent stack{}; tensors must be named weight_ih_l0, weight_hh_l0, … after a prefix{}",
+        "no recurrent stack{}; tensors must be named weight_ih_l0, weight_hh_l0, … after a \
+         prefix{}",
         wanted.as_ref().map_or(String::new(), |p| format!(" with the prefix {p:?}")),
         if found.is_empty() { String::new() } else { format!("; found prefixes {}", listed(found)) }
     )]

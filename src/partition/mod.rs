@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! for each core
-//!   for each thing touched more than once      weights across steps, A across panels, C till the gates
+//!   for each thing touched more than once  weights across steps, A across panels, C till the gates
 //!     between = the distinct bytes touched since it was last touched
 //!     moved += its bytes · P(between is more than the cache keeps)
 //! ```
@@ -35,8 +35,8 @@
 //! ```
 //! use gatestream::partition::{Cache, Grain, Options, PanelOrder, Problem, Sequence, Shape};
 //!
-//! // The recurrent product of an LSTM of 512 units, one sequence of 100 steps of which 16 are taken
-//! // ahead together, on cores with 1 MiB in 16 ways and pages of 4 KiB.
+//! // The recurrent product of an LSTM of 512 units, one sequence of 100 steps of which 16 are
+//! // taken ahead together, on cores with 1 MiB in 16 ways and pages of 4 KiB.
 //! let problem = Problem {
 //!     shape: Shape::f32(1, 512, 512, 4),
 //!     grain: Grain::default(),
@@ -209,8 +209,9 @@ impl Grain {
 
     /// The number of tiles of `rows` rows of a product of this shape, of which one core has
     /// `weights` bytes. A tile has up to 6 rows, or 8 with three gates (3 with fewer than
-    /// 16 accumulators), and all are as even as possible. Above [`Grain::one_stripe_bytes`], with two or four gates and except in int8,
-    /// there is one tile of up to [`Grain::rows`] rows by one stripe, or two of up to 8 rows.
+    /// 16 accumulators), and all are as even as possible. Above [`Grain::one_stripe_bytes`], with
+    /// two or four gates and except in int8, there is one tile of up to [`Grain::rows`] rows by one
+    /// stripe, or two of up to 8 rows.
     pub fn row_tiles(&self, rows: usize, shape: &Shape, weights: u64) -> usize {
         let most = match (shape.gates, self.accumulators) {
             (3, ..16) => 3,

@@ -5,7 +5,7 @@
 //!   for tile of panels                         in order, or there and back (serpentine)
 //!     for tile of rows
 //!       read C; for k: read A[rows][k], B[panels][k]; write C
-//!   for row, panel                             the gates: read C, read and write the state, write y
+//!   for row, panel                            the gates: read C, read and write the state, write y
 //! ```
 //!
 //! Everything moved is a first touch, or a touch after more than the cache keeps:

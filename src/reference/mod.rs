@@ -9,7 +9,9 @@
 //! features in order, then the state in order:
 //!
 //! ```text
-//! z = b_j;  for k in 0..E { z = fma(x[k], W[j][k], z) };  for k in 0..R { z = fma(h[k], U[j][k], z) }
+//! z = b_j
+//! for k in 0..E { z = fma(x[k], W[j][k], z) }
+//! for k in 0..R { z = fma(h[k], U[j][k], z) }
 //! ```
 //!
 //! where `b_j` is the sum of the two biases, rounded once. A GRU that resets after the product

@@ -3,7 +3,8 @@
 //! ```text
 //! time of a mix = the time in f32, less the savings of each of its layers alone
 //! few mixes:  all of them, fastest first; the first that is close enough to f32
-//! else:       layer after layer, greatest savings first: its fastest precision that keeps the mix close
+//! else:       layer after layer, greatest savings first: its fastest precision that keeps the mix
+//!             close
 //! ```
 //!
 //! Whether a mix is close is asked of the whole mix: errors of layers add up, cancel, or are

@@ -3,8 +3,8 @@
 //! ```text
 //! for size in the grid of (batch, steps)
 //!   best <- the estimate
-//!   for stage in arrangements × orders, schedules, chunks, shares and chunks of rows that others take
-//!                ahead, orders, blockings, single layers
+//!   for stage in arrangements × orders, schedules, chunks, shares and chunks of rows that others
+//!                take ahead, orders, blockings, single layers
 //!     candidates <- best, and the stage's variations of it
 //!     stop if one differs from the reference in any bit        (a defect, which is reported)
 //!     best <- the winner of a race among them

@@ -5,7 +5,7 @@
 //! for each layer, each precision below f32:  that layer alone in it, the others in f32
 //!     its error over the sample; its time, in turns with f32
 //!     a choice, if it is close enough and nowhere slower
-//! the fastest mix of these choices that is close enough, as a whole                       (mixes.rs)
+//! the fastest mix of these choices that is close enough, as a whole                     (mixes.rs)
 //! that mix, and each precision for all layers, if close enough, once more against f32
 //!     the fastest of those that are nowhere slower; in doubt, f32
 //! ```

@@ -24,8 +24,8 @@ fn small() -> Vec<u8> {
             ("bias_hh", "[4]"),
         ] {
             header += &format!(
-                r#","r.{part}_l{layer}":{{"dtype":"F16","shape":{shape},"data_offsets":[{end},{}]}}"#,
-                end + 8
+                r#","r.{part}_l{layer}":{{"dtype":"F16","shape":{shape},"data_offsets":{:?}}}"#,
+                [end, end + 8]
             );
             end += 8;
         }
@@ -76,8 +76,8 @@ fn too_deep_for_int8_is_known_from_the_header() {
         ] {
             let comma = if header.is_empty() { "" } else { "," };
             header += &format!(
-                r#"{comma}"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{end},{}]}}"#,
-                end + bytes
+                r#"{comma}"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{:?}}}"#,
+                [end, end + bytes]
             );
             end += bytes;
         }

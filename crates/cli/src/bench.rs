@@ -348,13 +348,14 @@ const MAX_TRACED: usize = 1000;
 /// Beyond that a run has beaten its bound by more than both were measured with.
 const NEXT_TO_BOUND: f64 = 1.02;
 
-const HEADING: &str = "cell  input hidden layers batch steps threads     plan   median ms      p99 ms  \
-                       GFLOP/s    bound ms  bound by  of bound";
+const HEADING: &str = "cell  input hidden layers batch steps threads     plan   median ms  \
+                      \x20   p99 ms  GFLOP/s    bound ms  bound by  of bound";
 
 fn text(row: &Row) -> String {
     let both = if row.bidirectional { "x2" } else { "  " };
     format!(
-        "{:<5} {:>5} {:>6} {:>4}{both} {:>5} {:>5} {:>7} {:>8} {:>11.4} {:>11.4} {:>8.1} {:>11.4} {:>9} {:>8.1}%",
+        "{:<5} {:>5} {:>6} {:>4}{both} {:>5} {:>5} {:>7} {:>8} {:>11.4} {:>11.4} {:>8.1} {:>11.4} \
+         {:>9} {:>8.1}%",
         row.cell,
         row.input,
         row.hidden,

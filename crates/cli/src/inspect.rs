@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 
 /// Prints the contents of a model file, whether it runs or not.
 ///
-/// Of an ONNX file: its inputs and outputs; the recurrent nodes with their sizes and attributes, the
-/// origin of their states and lengths, and the nodes around them; the other operators; and which
-/// commands take the file. `cut` writes the recurrent part to a file of its own. A graph is run
-/// once on inputs of ones, to learn whether it runs; --shape gives the shapes of inputs whose axes
-/// may have any size, of which some are tried otherwise.
+/// Of an ONNX file: its inputs and outputs; the recurrent nodes with their sizes and attributes,
+/// the origin of their states and lengths, and the nodes around them; the other operators; and
+/// which commands take the file. `cut` writes the recurrent part to a file of its own. A graph is
+/// run once on inputs of ones, to learn whether it runs; --shape gives the shapes of inputs whose
+/// axes may have any size, of which some are tried otherwise.
 ///
 /// Of a file of tensors: its recurrent stacks, each with its layers, and the other tensors.
 ///
 /// With --json, one object: producer, opset, inputs and outputs (name, type, shape with null for
 /// any size), nodes, constants (elements), recurrent (name, operator, direction, input, hidden,
-/// attributes, lengths, initial_h, initial_c, weights, before, after, within), operators (numbers of
-/// nodes), unsupported (operators), stack (null, or why the file is no stack of layers), run (null
-/// if none was tried; shapes, failure).
+/// attributes, lengths, initial_h, initial_c, weights, before, after, within), operators (numbers
+/// of nodes), unsupported (operators), stack (null, or why the file is no stack of layers), run
+/// (null if none was tried; shapes, failure).
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Model file: .onnx, .safetensors, or a checkpoint of PyTorch (.pt)

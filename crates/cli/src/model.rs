@@ -86,8 +86,8 @@ impl ModelOrShape {
         let sizes = [shape.input, shape.hidden, shape.layers];
         if sizes.iter().any(Option::is_some) || shape.bidirectional {
             return Err(Failure::usage(
-                "--input, --hidden, --layers and --bidirectional describe a shape; a model file has \
-                 its own",
+                "--input, --hidden, --layers and --bidirectional describe a shape; a model file \
+                 has its own",
             ));
         }
         let opened = open(path, &self.file, shape.cell);

@@ -46,8 +46,8 @@ fn header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
     };
     if length > MAX_HEADER.min(bytes - before) {
         return Err(format!(
-            "not a readable .npy file (a header of {length} bytes; the file has {bytes}, and a plain \
-             array's header at most {MAX_HEADER})"
+            "not a readable .npy file (a header of {length} bytes; the file has {bytes}, and a \
+             plain array's header at most {MAX_HEADER})"
         ));
     }
     // In version 1 two bytes of it are read already.
@@ -126,7 +126,8 @@ fn open(path: &Path) -> Result<Opened, Failure> {
         (shape.iter().filter(|&&l| l > 0)).try_fold(1, |all: usize, &l| all.checked_mul(l));
     if others.is_none_or(|others| others > MAX_EMPTY) && claimed == Some(0) {
         return Err(refused(&format_args!(
-            "is empty, yet has the shape {shape:?}; its other axes may multiply to {MAX_EMPTY} at most"
+            "is empty, yet has the shape {shape:?}; its other axes may multiply to {MAX_EMPTY} at \
+             most"
         )));
     }
     Ok(Opened { npy, shape, kind })

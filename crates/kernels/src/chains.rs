@@ -3,7 +3,7 @@
 //! ```text
 //! for i in listed
 //!   for k in 0..depth
-//!     z[i] = fma(x[k], weights[listed[i]][k], z[i])        in this order of k, as the product has it
+//!     z[i] = fma(x[k], weights[listed[i]][k], z[i])      in this order of k, as the product has it
 //! ```
 //!
 //! Each chain has a vector of its own, all of whose lanes hold the same value: broadcasting a

@@ -4,8 +4,8 @@
 //! [`fma_chains`] keeps the FMA units busy: one chain `a = fma(a, m, c)` waits for its own latency
 //! (4 or 5 cycles on the cores that matter), so it takes latency x units independent chains to fill
 //! the units, all in registers. [`dot_chains`] does the same with int8 dot products. [`read_sum`]
-//! keeps the load ports busy: every loaded vector goes into one integer addition, the cheapest thing
-//! that still forces the load.
+//! keeps the load ports busy: every loaded vector goes into one integer addition, the cheapest
+//! thing that still forces the load.
 
 use super::simd::{Dot, DotJob, Simd};
 use super::{Isa, IsaError, Visitor, dispatch};

@@ -164,7 +164,8 @@ fn stripes_and_tall_tiles_give_the_bits_of_a_plain_loop() {
                                 assert_eq!(
                                     z.to_bits(),
                                     plain.to_bits(),
-                                    "{isa} {bytes} bytes, {rows} rows {sweep:?} {blocking:?} {has_room}: row {row}, gate {gate}, unit {unit}"
+                                    "{isa} {bytes} bytes, {rows} rows {sweep:?} {blocking:?} \
+                                     {has_room}: row {row}, gate {gate}, unit {unit}"
                                 );
                             }
                             assert_eq!(z[at + 2 * lanes], 9.0);

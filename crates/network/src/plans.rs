@@ -185,8 +185,8 @@ impl Plans {
         self.lock().need_values
     }
 
-    /// Whether plans may be made for these values of modes: for the first few lists of them, however
-    /// many shapes they come with.
+    /// Whether plans may be made for these values of modes: for the first few lists of them,
+    /// however many shapes they come with.
     pub fn may_know(&self, modes: &[Known]) -> bool {
         let mut state = self.lock();
         let is_known = modes.is_empty() || state.modes.iter().any(|known| known == modes);

@@ -148,7 +148,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     println!(
-        "waited before the first cell: {:.1} ms (median; each user asks 100 things at once); computed for {:.1} ms",
+        "waited before the first cell: {:.1} ms (median; each user asks 100 things at once); \
+         computed for {:.1} ms",
         stats.times.queueing.value_at_quantile(0.5) as f64 / 1e3,
         stats.times.computing.value_at_quantile(0.5) as f64 / 1e3
     );

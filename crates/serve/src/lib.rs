@@ -14,7 +14,7 @@
 //! # let model = Lstm::new(8, 16).layers(2).random(1)?;
 //! # let words = vec![0.25; 3 * 8];
 //! let mut cells = Cells::new();
-//! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model, stacks included
+//! let chain = Chain::add(&mut cells, ChainCell::new(model)?); // any forward model or stack
 //! let engine = Engine::start(cells, &EngineOptions::default())?; // a pinned worker on each core
 //! // `words`: [steps, features], one after the other; the response: the last output.
 //! let ticket = engine.submit(Request::new(chain.unfold(&words, None, Outputs::Last)?))?;

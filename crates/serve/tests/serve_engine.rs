@@ -229,7 +229,8 @@ fn more_than_the_limits_is_refused_at_once_and_leaves_nothing() {
     let third = submit(&[1.0]).err().unwrap();
     assert_eq!(
         third.to_string(),
-        "overloaded: 2 requests of 2 are taken and the request needs 1; try again later, or raise the limit"
+        "overloaded: 2 requests of 2 are taken and the request needs 1; try again later, or raise \
+         the limit"
     );
     drop(first);
     assert!(submit(&[1.0]).unwrap().wait().is_ok());

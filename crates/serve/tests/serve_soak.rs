@@ -261,7 +261,8 @@ fn soak(options: EngineOptions, asked: &Workload, seconds: f64) {
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let failed: Vec<u64> = seen.failed.iter().map(of).collect();
     println!(
-        "{:?}: {} submitted, {} by call, failed {failed:?}, {counts:?}, {early:?} to {late:?} bytes",
+        "{:?}: {} submitted, {} by call, failed {failed:?}, {counts:?}, {early:?} to {late:?} \
+         bytes",
         options.workers,
         of(&seen.submitted),
         of(&seen.by_call)

@@ -89,7 +89,8 @@ pub enum TeamError {
     },
     /// The system refused to start a thread.
     #[error(
-        "thread {worker} of a team of {threads} could not be started ({source}); ask for fewer threads"
+        "thread {worker} of a team of {threads} could not be started ({source}); ask for fewer \
+         threads"
     )]
     Spawn {
         /// Which one.
@@ -149,8 +150,8 @@ pub enum TeamPanicked {
     },
     /// The process is a child of the one that made the team; the job has not been called.
     #[error(
-        "the team was made before this process was forked, and its threads are in the parent; make a \
-         new team, session or engine in the child"
+        "the team was made before this process was forked, and its threads are in the parent; \
+         make a new team, session or engine in the child"
     )]
     Forked,
 }

@@ -46,8 +46,8 @@ pub fn catch_panic_silently<T>(job: impl FnOnce() -> T) -> Result<T, PanicPayloa
     caught
 }
 
-/// The panic hook does not report panics of this thread from now on, unless `RUST_BACKTRACE` is set.
-/// For threads of a pool whose panics go on in the thread that has called it.
+/// The panic hook does not report panics of this thread from now on, unless `RUST_BACKTRACE` is
+/// set. For threads of a pool whose panics go on in the thread that has called it.
 pub fn silence_panics_of_this_thread() {
     if !*IS_LOUD {
         std::mem::forget(Silence::begin());

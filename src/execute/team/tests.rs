@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -115,9 +116,10 @@ fn impossible_sizes_are_refused() {
     assert!(matches!(Team::new(&[]), Err(TeamError::Empty)));
     assert!(matches!(Team::with_threads(0), Err(TeamError::Empty)));
     for asked in [barrier::MAX_WORKERS + 1, 1 << 32, usize::MAX] {
-        assert!(
-            matches!(Team::with_threads(asked), Err(TeamError::TooLarge { asked: a, .. }) if a == asked)
-        );
+        assert!(matches!(
+            Team::with_threads(asked),
+            Err(TeamError::TooLarge { asked: a, .. }) if a == asked
+        ));
     }
 }
 
@@ -240,7 +242,9 @@ fn dropping_a_team_ends_its_threads() {
         }
     }
     static ENDED: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static AT_EXIT: std::cell::RefCell<Option<Ends<'static>>> = const { std::cell::RefCell::new(None) });
+    thread_local! {
+        static AT_EXIT: RefCell<Option<Ends<'static>>> = const { RefCell::new(None) };
+    }
     let mut team = Team::with_threads(3).unwrap();
     team.run(|worker| {
         if worker.index > 0 {

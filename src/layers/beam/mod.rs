@@ -151,7 +151,8 @@ impl Beam {
             if next.parent == row {
                 continue;
             }
-            // The parent's row is that of another of its continuations, so nothing is written there.
+            // The parent's row is that of another of its continuations, so nothing is written
+            // there.
             for block in self.session.state_blocks() {
                 let states = match block.is_cell_state {
                     false => &mut self.state.h,

@@ -192,7 +192,8 @@ fn int8_error_bounds() {
                     let apart = (f64::from(fine) - f64::from(coarse)).abs();
                     assert!(
                         apart <= f64::from(bound),
-                        "{apart} is more than {bound}: weights {of_weights:?}, bias {of_bias:?}, inputs {of_inputs:?}"
+                        "{apart} is more than {bound}: weights {of_weights:?}, bias {of_bias:?}, \
+                         inputs {of_inputs:?}"
                     );
                     if matches!((of_weights, of_inputs), (Kind::Uniform, Kind::Uniform)) {
                         nearest = nearest.max(apart as f32 / bound);

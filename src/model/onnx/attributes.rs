@@ -30,8 +30,8 @@ impl<'a> Attributes<'a> {
             }
             if !attribute.ref_attr_name.is_empty() {
                 return Err(node.error(format!(
-                    "attribute {name:?} refers to an attribute of a function; inline functions before \
-                     exporting"
+                    "attribute {name:?} refers to an attribute of a function; inline functions \
+                     before exporting"
                 )));
             }
         }

@@ -195,9 +195,9 @@ impl ChainBuilder {
                 "[time] [batch]"
             };
             Err(node.error(format!(
-                "X is {what} with axes {}; it must have axes {order} [feature] (layout {}); after a \
-                 bidirectional node, the last axis is [direction, feature] in that order, or the sum \
-                 of its directions",
+                "X is {what} with axes {}; it must have axes {order} [feature] (layout {}); after \
+                 a bidirectional node, the last axis is [direction, feature] in that order, or \
+                 the sum of its directions",
                 describe(&kinds),
                 i32::from(layer.batch_major)
             )))
@@ -210,8 +210,8 @@ impl ChainBuilder {
             ViewSource::Input(input) => {
                 if let Some(below) = self.layers.last() {
                     return Err(node.error(format!(
-                        "X is graph input {:?}, but node {:?} precedes this one; supported: one chain, \
-                         where each node takes the output Y of the previous one",
+                        "X is graph input {:?}, but node {:?} precedes this one; supported: one \
+                         chain, where each node takes the output Y of the previous one",
                         self.inputs[*input].name, below.name
                     )));
                 }
@@ -257,8 +257,8 @@ impl ChainBuilder {
             }
             ViewSource::Sequence(other) | ViewSource::Sum(other) => {
                 return Err(node.error(format!(
-                    "X is the output Y of node {:?}; supported: one chain, where each node takes the \
-                     output Y of the previous one ({:?})",
+                    "X is the output Y of node {:?}; supported: one chain, where each node takes \
+                     the output Y of the previous one ({:?})",
                     self.layers[*other].name, self.layers[top].name
                 )));
             }

@@ -201,8 +201,8 @@ impl Names {
                 let value = self.value(name)?;
                 Some(value.ok_or_else(|| {
                     node.error(format!(
-                        "its input {name:?} is not an output of an earlier node, an initializer or a \
-                         graph input; sort the nodes topologically"
+                        "its input {name:?} is not an output of an earlier node, an initializer \
+                         or a graph input; sort the nodes topologically"
                     ))
                 })?)
             });

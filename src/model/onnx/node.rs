@@ -7,8 +7,8 @@ use crate::model::LoadError;
 /// The supported operators, for messages.
 pub(super) const SUPPORTED: &str = "LSTM, GRU and RNN, DynamicQuantizeLSTM of domain \
      com.microsoft, joined by Add (of two directions), Cast, \
-     Concat, Constant, ConstantOfShape, Expand, Gather, Identity, Mul (of sizes), ReduceSum (of two \
-     directions), Reshape, Shape, Slice, Split, Squeeze, Transpose, Unsqueeze";
+     Concat, Constant, ConstantOfShape, Expand, Gather, Identity, Mul (of sizes), ReduceSum (of \
+     two directions), Reshape, Shape, Slice, Split, Squeeze, Transpose, Unsqueeze";
 
 /// A declared graph input.
 pub(super) struct GraphInput {

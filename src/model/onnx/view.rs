@@ -95,8 +95,8 @@ pub(super) enum ReshapeSize {
     Exact(Extent),
 }
 
-const PARTIAL: &str = "takes a slice of an axis; supported slices: whole layers or one direction of \
-     states and outputs, and slices of an initial-state input along one axis";
+const PARTIAL: &str = "takes a slice of an axis; supported slices: whole layers or one direction \
+    of states and outputs, and slices of an initial-state input along one axis";
 
 impl View {
     /// Size of an axis.
@@ -368,7 +368,8 @@ impl View {
                 if keep { Ok(view) } else { view.squeeze(axis) }
             }
             _ => Err(
-                "sums over an axis that is not the direction axis of a bidirectional node's output Y"
+                "sums over an axis that is not the direction axis of a bidirectional node's \
+                 output Y"
                     .into(),
             ),
         }

@@ -56,8 +56,8 @@ pub(super) enum Missing {
 }
 
 impl<'a> Storage<'a> {
-    /// The storage that a value of a pickle is; `None`: it is none. `copied` grows by the bytes that
-    /// are decoded or parsed for it.
+    /// The storage that a value of a pickle is; `None`: it is none. `copied` grows by the bytes
+    /// that are decoded or parsed for it.
     pub fn read(
         pickle: &Pickle<'a>,
         storages: &Storages<'a>,

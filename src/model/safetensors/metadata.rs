@@ -2,14 +2,18 @@
 //!
 //! All values are text. All entries are optional.
 //!
-//! | key | value | if absent |
-//! |---|---|---|
-//! | `gatestream.cell` | the cell of every layer: a name of [`Cell::NAMED`] | follows from the shapes |
-//! | `gatestream.layers` | in place of `gatestream.cell`: every layer as JSON, see below | all layers have the same cell |
-//! | `gatestream.batch_first` | `true` or `false`: PyTorch's interface, batch or time first | time first |
-//! | `gatestream.interface` | in place of `gatestream.batch_first`: all ports as JSON | PyTorch's interface |
-//! | `gatestream.precision` | of all matrices: `f32`, `bf16` or `int8`; or `mixed`: each as its dtype says | see below |
-//! | `gatestream.norm_eps` | added to the variance of batch normalisation: a number of 0 or more | 1e-5 |
+//! - `gatestream.cell`: the cell of every layer, a name of [`Cell::NAMED`]. If absent, it follows
+//!   from the shapes.
+//! - `gatestream.layers`: in place of `gatestream.cell`, every layer as JSON, see below. If absent,
+//!   all layers have the same cell.
+//! - `gatestream.batch_first`: `true` or `false`, PyTorch's interface with batch or time first. If
+//!   absent, time is first.
+//! - `gatestream.interface`: in place of `gatestream.batch_first`, all ports as JSON. If absent,
+//!   they are PyTorch's.
+//! - `gatestream.precision`: that of all matrices, `f32`, `bf16` or `int8`; or `mixed`, where each
+//!   has that of its dtype. If absent, see below.
+//! - `gatestream.norm_eps`: the number of 0 or more that is added to the variance of batch
+//!   normalisation. If absent, 1e-5.
 //!
 //! A layer is one direction, or two with the way they are merged. An activation is its name or, if
 //! it has parameters, an object with one entry:

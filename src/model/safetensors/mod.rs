@@ -1,7 +1,7 @@
 //! Recurrent stacks in safetensors files, named as PyTorch's modules name their tensors.
 //!
 //! ```text
-//! group the tensors into stacks by their prefix (the text before weight_ih_l0); the rest are others
+//! group the tensors into stacks by their prefix (the text before weight_ih_l0); the rest: others
 //! select one stack; refuse tensors that do not belong to it
 //! check the shapes of every direction against each other; this reads the header only
 //! read the tensors and build the layers

@@ -61,8 +61,8 @@ fn unread(name: &str, of: &str) -> LoadError {
 
 type Members = BTreeSet<(DirectionId, TensorKind)>;
 
-/// The layers of a list of modules with one layer each, which has this prefix: `rnns.` for `rnns.0.`
-/// and `rnns.1.`, or for `rnns.0.module.` and `rnns.1.module.`; and the prefix of each.
+/// The layers of a list of modules with one layer each, which has this prefix: `rnns.` for
+/// `rnns.0.` and `rnns.1.`, or for `rnns.0.module.` and `rnns.1.module.`; and the prefix of each.
 fn list<'n>(
     stacks: &BTreeMap<&'n str, Members>,
     wanted: &str,
@@ -361,8 +361,8 @@ impl<'t> Stack<'t> {
             let supported = named.map(|of| format!("{} ({})", of.cell.kind().gates(), of.name));
             let reason = format!(
                 "has {rows} rows for the hidden size {hidden} (the columns of {}); supported rows \
-                 per hidden unit are {}; LSTM, GRU and RNN are recognised by shape, another cell is \
-                 named by the metadata {:?} or by SafetensorsOptions::cell (--cell)",
+                 per hidden unit are {}; LSTM, GRU and RNN are recognised by shape, another cell \
+                 is named by the metadata {:?} or by SafetensorsOptions::cell (--cell)",
                 name(hidden_from),
                 supported.collect::<Vec<_>>().join(", "),
                 metadata::CELL

@@ -96,8 +96,8 @@ pub enum PlanFileError {
     },
     /// The format line stands behind comments or empty lines.
     #[error(
-        "line 1 of the plan file must be the format line `gatestream plan {FORMAT}`, which stands in \
-         line {line}: move what is above it below"
+        "line 1 of the plan file must be the format line `gatestream plan {FORMAT}`, which stands \
+         in line {line}: move what is above it below"
     )]
     Heading {
         /// Where it stands, counted from 1.

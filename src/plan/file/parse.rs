@@ -58,8 +58,10 @@ const FEWER: &str = "at most 1024 entries";
 const TEAM: &str = "`threads N row_groups N`";
 const COST: &str = "`cost_ns N spread_ns N`";
 const RUNNER_UP: &str = "`runner_up cost_ns N spread_ns N: WORDS`";
-const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share 0..8/8 order cyclic|serpentine`, layers counted from 0";
-const DIRECTION: &str = "`direction N SCHEDULE stripes 1|2 tile_rows N prefetch off|many|all units A..B … [projection A..B …]`, N counted from 0";
+const LAYER: &str = "`layer N chunk N ahead owners|rows N owners_share 0..8/8 order \
+    cyclic|serpentine`, layers counted from 0";
+const DIRECTION: &str = "`direction N SCHEDULE stripes 1|2 tile_rows N prefetch off|many|all \
+    units A..B … [projection A..B …]`, N counted from 0";
 const CHECKSUM: &str = "`checksum SUM`, SUM 16 hexadecimal digits or `none`";
 const END: &str = "nothing after the checksum";
 

@@ -19,8 +19,8 @@
 //! | rules | a gap's products | a block | order of a step's products with the state |
 //! |---|---|---|---|
 //! | none | ordered set partitions | takes any that may come | any, step by step |
-//! | 1 | ordered set partitions | fixed, as are those that come into gaps | the same at every step |
-//! | 1, 2 | one phase, and not none between blocks that do not need one another | fixed | the same |
+//! | 1 | ordered set partitions | fixed, as are those that come into gaps | the same each step |
+//! | 1, 2 | one phase, not none between blocks that do not need one another | fixed | the same |
 //! | 1, 2, 3 | all in the first gap | fixed | the same, each block needing the one before |
 
 mod gaps;

@@ -3,7 +3,7 @@
 //! ```text
 //! for round in rounds
 //!   for contender, starting with another one each round
-//!     run once                                 then caches and sleeping threads are as it leaves them
+//!     run once                              then caches and sleeping threads are as it leaves them
 //!     sample <- median of as many runs as a lap has time for; of one so long that what was
 //!               before does not matter, the first run itself
 //! ```

@@ -338,8 +338,8 @@ class Network:
 
         :param threads: those that all recurrent layers share; one for each core by default.
         :param precision: that of the weights of all recurrent layers; that of the file by default.
-        :param plan_bytes: most bytes of the plans that are kept, each for other shapes of the inputs;
-            512 MiB by default. The last one is kept in any case.
+        :param plan_bytes: most bytes of the plans that are kept, each for other shapes of the
+            inputs; 512 MiB by default. The last one is kept in any case.
         :param unchecked: run operators, too, that ONNX's own test cases have not verified; their
             results may be wrong.
         :raises ModelError: for a file that is not a supported model.

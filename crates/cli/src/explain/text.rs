@@ -114,9 +114,10 @@ impl Page {
         };
         let mut text = format!(
             "Each step of {gates} needs W·x (input weights times input) and U·h (recurrent weights \
-             times the state of the previous step){of_each}{projection}: {} matrix products per step, \
-             {} in all, with {} dependences (one product needs the result of another). Only those with \
-             a state depend on the previous step. {} must run one after another on any number of cores.",
+             times the state of the previous step){of_each}{projection}: {} matrix products per \
+             step, {} in all, with {} dependences (one product needs the result of another). Only \
+             those with a state depend on the previous step. {} must run one after another on any \
+             number of cores.",
             graph.products_per_step,
             number(graph.products),
             number(graph.dependences),
@@ -248,8 +249,8 @@ impl Page {
                     .map(|core| core.ahead_results)
                     .sum();
                 format!(
-                    "ahead = before the steps that need it, {} in one product, its {} of results stored \
-                     until then; ",
+                    "ahead = before the steps that need it, {} in one product, its {} of results \
+                     stored until then; ",
                     plural(chunk as u128, "step"),
                     size(held)
                 )
@@ -321,8 +322,8 @@ impl Page {
         let moved = &facts.moved;
         self.about(
             "moved",
-            "Predicted bytes per step between each core's caches and the next level. At the first step \
-             the caches are cold. Products computed ahead are divided among their steps.",
+            "Predicted bytes per step between each core's caches and the next level. At the first \
+             step the caches are cold. Products computed ahead are divided among their steps.",
         );
         let head = format!(
             "{:<10}{:<16}{:>15}{:>15}{:>15}",
@@ -367,8 +368,8 @@ impl Page {
             self.about(
                 "",
                 &format!(
-                    "A parallel matrix product without reuse of weights between steps moves {threads}·|x, h| + \
-                     |W, U| + 2·|results| bytes = {} at every step{times}.",
+                    "A parallel matrix product without reuse of weights between steps moves \
+                     {threads}·|x, h| + |W, U| + 2·|results| bytes = {} at every step{times}.",
                     size(moved.bytes_without_reuse),
                 ),
             );
@@ -380,8 +381,8 @@ impl Page {
         if far > 0 {
             self.about(
                 "",
-                "No cache holds the weights of one core (a shared cache counts in equal parts): they are \
-                 read from memory at every step.",
+                "No cache holds the weights of one core (a shared cache counts in equal parts): \
+                 they are read from memory at every step.",
             );
         }
     }
@@ -436,8 +437,9 @@ impl Page {
         self.about(
             "bound",
             &format!(
-                "Measured on {}: {}; reading {reads} GB/s. The request is {}, and each step reads its \
-                 weights again. No run on these cores can be faster than {}. Most of it is {by}.",
+                "Measured on {}: {}; reading {reads} GB/s. The request is {}, and each step reads \
+                 its weights again. No run on these cores can be faster than {}. Most of it is \
+                 {by}.",
                 plural(team.threads as u128, "core"),
                 peaks.join(", "),
                 request.join(" and "),
@@ -451,16 +453,16 @@ impl Page {
         self.about(
             "expected",
             &format!(
-                "{} by the estimate (activations and barriers included; accurate within a factor of \
-                 two; its rates select a plan and may be below the bound)",
+                "{} by the estimate (activations and barriers included; accurate within a factor \
+                 of two; its rates select a plan and may be below the bound)",
                 time(facts.expected_seconds)
             ),
         );
         let Some(measured) = &facts.measured else {
             let text = match facts.plan.origin {
                 Origin::File => {
-                    "nothing: the plan is an estimate, or was edited by hand, which makes its times \
-                     invalid"
+                    "nothing: the plan is an estimate, or was edited by hand, which makes its \
+                     times invalid"
                 }
                 _ => "nothing yet: `gatestream tune … -o PLAN`, then --plan PLAN",
             };

@@ -34,7 +34,8 @@ fn folder(model: &Model) -> tempfile::TempDir {
 fn chosen_precisions_are_tuned_and_written() {
     let model = Lstm::new(6, 128).layers(2).random(1).unwrap();
     let folder = folder(&model);
-    let line = "tune m.safetensors --batch 2 --steps 9 --seconds 1 --precision auto:0.5 --sample x.npy -o p.plan";
+    let line = "tune m.safetensors --batch 2 --steps 9 --seconds 1 --precision auto:0.5 \
+        --sample x.npy -o p.plan";
     let text = stdout(&run_in(folder.path(), line.split(' ')));
     assert!(text.contains("at most 0.5 over x.npy"), "{text}");
     let precisions = chosen(&text);
@@ -49,7 +50,8 @@ fn chosen_precisions_are_tuned_and_written() {
     let hint = format!("it is for the model with --precision {precisions}\n");
     assert!(text.ends_with(&hint), "{text}");
     let run = format!(
-        "run m.safetensors --precision {precisions} --plan p.plan --input input=x.npy --output output=y.npy"
+        "run m.safetensors --precision {precisions} --plan p.plan --input input=x.npy \
+         --output output=y.npy"
     );
     let done = run_in(folder.path(), run.split(' '));
     assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");

@@ -122,7 +122,8 @@ fn large_requests() {
         ),
     ] {
         let rows = rows(&format!(
-            "{network} --hidden 2 --policies cellular --closed 1 --requests {REQUESTS} --warm-up 0 --seconds 60 --json"
+            "{network} --hidden 2 --policies cellular --closed 1 --requests {REQUESTS} \
+             --warm-up 0 --seconds 60 --json"
         ));
         let [row] = &rows[..] else {
             panic!("{network}: {} rows", rows.len());
@@ -149,7 +150,8 @@ fn trace_replay() {
     let times = "seconds\n0.01\n0.06\n0.06\n0.1\n0.15\n0.2\n0.24\n0.26\n9\n";
     std::fs::write(&trace, times).unwrap();
     let rows = rows(&format!(
-        "lstm --lengths 3 --hidden 8 --input 4 --batch 4 --warm-up 0.05 --seconds 0.2 --rounds 2 --json --trace {}",
+        "lstm --lengths 3 --hidden 8 --input 4 --batch 4 --warm-up 0.05 --seconds 0.2 --rounds 2 \
+         --json --trace {}",
         trace.display()
     ));
     assert_eq!(rows.len(), 7);
@@ -180,7 +182,8 @@ fn progress_of_all_policies_in_lines() {
 #[test]
 fn closed_loop() {
     let rows = rows(
-        "gru --lengths 5 --hidden 8 --input 4 --batch 8 --closed 3 --requests 40 --warm-up 0 --seconds 60 --json",
+        "gru --lengths 5 --hidden 8 --input 4 --batch 8 --closed 3 --requests 40 --warm-up 0 \
+         --seconds 60 --json",
     );
     assert_eq!(rows.len(), 7);
     for row in &rows {
@@ -295,8 +298,9 @@ fn sweep_of_batch_sizes() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("all.csv");
     let line = format!(
-        "seq2seq --lengths paper:6 --hidden 8 --input 4 --vocabulary 50 --policies cellular,merge --batch 4:2,2,calibrated \
-         --sweep --tasks-at-once 2 --seconds 0.2 --warm-up 0.05 --rates 100,200 --saturation 8 --csv {}",
+        "seq2seq --lengths paper:6 --hidden 8 --input 4 --vocabulary 50 --policies cellular,merge \
+         --batch 4:2,2,calibrated --sweep --tasks-at-once 2 --seconds 0.2 --warm-up 0.05 \
+         --rates 100,200 --saturation 8 --csv {}",
         csv.display()
     );
     let all = rows(&format!("{line} --json"));
@@ -475,7 +479,8 @@ fn priority_warning_is_printed_once() {
         let allowed = run("chrt --fifo 1 true").is_some();
         // Two policies: two servers are started.
         let line = format!(
-            "{} load lstm --policies cellular,merge --hidden 8 --input 4 --rates 100 --seconds 0.05 --warm-up 0",
+            "{} load lstm --policies cellular,merge --hidden 8 --input 4 --rates 100 \
+             --seconds 0.05 --warm-up 0",
             env!("CARGO_BIN_EXE_gatestream")
         );
         let errors = run(&line).unwrap().stderr;

@@ -117,7 +117,8 @@ fn loads_are_fractions_of_the_measured_peak() {
 fn a_sweep_is_shown_and_each_load_has_its_best() {
     // Peaks: padding 100/s with two rows, 200/s with four; cellular 400/s and 800/s. At low
     // loads two rows are as good as four, and the first of equals is taken.
-    let line = "lstm --policies padding,cellular --batch 4,2,calibrated --sweep --load 0.25,0.75,1.5 --seconds 50";
+    let line = "lstm --policies padding,cellular --batch 4,2,calibrated --sweep \
+        --load 0.25,0.75,1.5 --seconds 50";
     let rows = json(line);
     let kind = |kind: &str| {
         let rows = rows.iter().filter(|row| row["kind"] == kind);
@@ -169,7 +170,8 @@ fn a_sweep_is_shown_and_each_load_has_its_best() {
 
 #[test]
 fn a_sweep_works_with_a_closed_loop() {
-    let line = "gru --policies bucketing,cellular --batch 4,2 --bucket-width 5,10 --sweep --closed 64 --seconds 5";
+    let line = "gru --policies bucketing,cellular --batch 4,2 --bucket-width 5,10 --sweep \
+        --closed 64 --seconds 5";
     let rows = json(line);
     assert_eq!(rows.len(), 4 + 2);
     let best: Vec<_> = rows.iter().filter(|row| row["best"] == true).collect();
@@ -187,7 +189,8 @@ fn files_are_written_and_inputs_are_not() {
     let lengths = at("lengths.csv");
     std::fs::write(&lengths, "words\n3\n5\n").unwrap();
     let line = format!(
-        "lstm --lengths {lengths}:words --rates 20,40 --seconds 20 --csv {} --cdf {} --chart {} --cdf-chart {}",
+        "lstm --lengths {lengths}:words --rates 20,40 --seconds 20 --csv {} --cdf {} --chart {} \
+         --cdf-chart {}",
         at("a.csv"),
         at("b.csv"),
         at("c.svg"),
@@ -280,7 +283,8 @@ fn results_before_an_interrupt_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("curves.csv");
     let line = format!(
-        "lstm --policies cellular,merge --batch 4 --load 0.2,0.4 --rounds 2 --seconds 20 --json --csv {}",
+        "lstm --policies cellular,merge --batch 4 --load 0.2,0.4 --rounds 2 --seconds 20 --json \
+         --csv {}",
         csv.display()
     );
     // Two policies: four runs of peaks, then four at each load.

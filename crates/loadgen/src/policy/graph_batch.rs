@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! a worker without a group:  take up to N requests of the next queue, oldest first
-//! while the group has nodes: step = ready nodes of its lowest cell: one of each member (padding), or
-//!                                   all (merging)
+//! while the group has nodes: step = ready nodes of its lowest cell: one of each member (padding),
+//!                                   or all (merging)
 //!                            submit it, split at the cell's maximum number of rows
 //! at its end:                return all members
 //! ```

@@ -24,7 +24,8 @@ pub fn print(found: &[Calibration], json: bool, out: &mut impl Write) -> Result<
             let chosen = rows == cost.rows.max;
             if json {
                 let row = serde_json::json!({
-                    "kind": "calibration", "cell": cell, "rows": rows, "us": micros, "rows_per_s": rate,
+                    "kind": "calibration", "cell": cell, "rows": rows, "us": micros,
+                    "rows_per_s": rate,
                     "chosen": chosen,
                 });
                 writeln!(out, "{row}")?;

@@ -25,10 +25,11 @@ fn curves(to: impl Write, rows: &[&Row<'_>]) -> Result<(), Failure> {
         [
             "network,input,hidden,layers,precision,requests,workers,threads,tasks_at_once,\
              steps_at_once,batch_steps,cuda,machines,batch_times_factor,seed,best,policy,\
-             batch,bucket_width,arrivals,rate,outstanding,rounds,window_s,due,completed,throughput,mean_ms,p50_ms,\
-             p90_ms,p99_ms,p999_ms,max_ms,p90_least_ms,p90_greatest_ms,queueing_p50_ms,queueing_p90_ms,\
-             queueing_p99_ms,computing_p50_ms,computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,\
-             late_max_ms,overloaded,deadline,failed,unfinished,mean_batch,step_p50_ms,step_p99_ms",
+             batch,bucket_width,arrivals,rate,outstanding,rounds,window_s,due,completed,\
+             throughput,mean_ms,p50_ms,p90_ms,p99_ms,p999_ms,max_ms,p90_least_ms,p90_greatest_ms,\
+             queueing_p50_ms,queueing_p90_ms,queueing_p99_ms,computing_p50_ms,\
+             computing_p90_ms,computing_p99_ms,submitted_queueing_p99_ms,late_p99_ms,late_max_ms,\
+             overloaded,deadline,failed,unfinished,mean_batch,step_p50_ms,step_p99_ms",
         ]
         .iter()
         .flat_map(|names| names.split(',')),

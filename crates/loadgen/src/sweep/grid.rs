@@ -42,7 +42,8 @@ impl FromStr for BatchOption {
             Some(&[rows]) => Ok(BatchOption::Each(rows)),
             Some(cells) => Ok(BatchOption::Cells(cells.to_vec())),
             None => Err(format!(
-                "expected rows, 1 to {MAX_ROWS}: of every cell (64), or of each in their order (64:32); or calibrated"
+                "expected rows, 1 to {MAX_ROWS}: of every cell (64), or of each in their order \
+                 (64:32); or calibrated"
             )),
         }
     }

@@ -105,7 +105,11 @@ pub enum TraceError {
         source: std::io::Error,
     },
     /// A line is no time.
-    #[error("{}: line {line}: is {found:?}; expected seconds since the start, as in 0.25", path.display())]
+    #[error(
+        "{}: line {line}: is {found:?}; expected seconds since the start, as in \
+         0.25",
+        path.display()
+    )]
     Line {
         /// The file.
         path: PathBuf,
@@ -115,7 +119,11 @@ pub enum TraceError {
         found: String,
     },
     /// A time is before the previous one.
-    #[error("{}: line {line}: {found} comes after {before}; expected times of arrival in order", path.display())]
+    #[error(
+        "{}: line {line}: {found} comes after {before}; expected times of arrival in \
+         order",
+        path.display()
+    )]
     Order {
         /// The file.
         path: PathBuf,

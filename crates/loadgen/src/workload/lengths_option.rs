@@ -145,7 +145,11 @@ pub enum LengthsError {
         found: usize,
     },
     /// A field is no length.
-    #[error("{}: line {line}: column {column:?} is {found:?}; expected a whole number in 1..={MAX_LENGTH}", path.display())]
+    #[error(
+        "{}: line {line}: column {column:?} is {found:?}; expected a whole number in \
+         1..={MAX_LENGTH}",
+        path.display()
+    )]
     Field {
         /// The file.
         path: PathBuf,
@@ -157,7 +161,11 @@ pub enum LengthsError {
         found: String,
     },
     /// Its first line has lengths, and no names of columns.
-    #[error("{}: its first line, {line:?}, is numbers; expected names of columns there, as in words", path.display())]
+    #[error(
+        "{}: its first line, {line:?}, is numbers; expected names of columns there, as in \
+         words",
+        path.display()
+    )]
     NoNames {
         /// The file.
         path: PathBuf,
@@ -165,7 +173,11 @@ pub enum LengthsError {
         line: String,
     },
     /// No line follows the names of columns.
-    #[error("{}: has no rows; expected names of columns in the first line and a row of lengths in each other", path.display())]
+    #[error(
+        "{}: has no rows; expected names of columns in the first line and a row of lengths in \
+         each other",
+        path.display()
+    )]
     Empty {
         /// The file.
         path: PathBuf,

@@ -1,5 +1,6 @@
 //! The largest and the smallest of values: a NaN among floats is the result, which tract loses. Its
-//! reductions also start from the least finite number: of infinities alone that would be the result.
+//! reductions also start from the least finite number: of infinities alone that would be the
+//! result.
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;

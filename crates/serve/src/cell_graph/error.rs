@@ -57,8 +57,8 @@ pub enum GraphError {
     },
     /// A source is no sequence of the port.
     #[error(
-        "node {node} has {found} values for the sequence `{port}` of cell `{cell}`, which reads one \
-         or more elements of {width}"
+        "node {node} has {found} values for the sequence `{port}` of cell `{cell}`, which reads \
+         one or more elements of {width}"
     )]
     Sequence {
         /// The node.
@@ -109,7 +109,8 @@ pub enum GraphError {
     },
     /// A source is a port that the cell of the node does not have.
     #[error(
-        "{reader} reads port {port} of node {node}; its cell `{cell}` has {ports} output ports, numbered from 0"
+        "{reader} reads port {port} of node {node}; its cell `{cell}` has {ports} output ports, \
+         numbered from 0"
     )]
     UnknownPort {
         /// The reader.
@@ -137,7 +138,8 @@ pub enum GraphError {
     },
     /// The answer contains zeros, which have no width.
     #[error(
-        "the response contains `Source::Zeros`, which has no width; use values of a node or of the request"
+        "the response contains `Source::Zeros`, which has no width; use values of a node or of \
+         the request"
     )]
     AnswerZeros,
     /// Nodes depend on each other in a cycle.
@@ -148,7 +150,8 @@ pub enum GraphError {
     },
     /// A node is watched, but the request has no [`DynamicGraph`](super::DynamicGraph).
     #[error(
-        "node {node} is watched, but the request has no `DynamicGraph`; set one with `Request::grow`"
+        "node {node} is watched, but the request has no `DynamicGraph`; set one with \
+         `Request::grow`"
     )]
     NoDynamicGraph {
         /// The node.
@@ -171,9 +174,9 @@ pub enum GraphError {
     /// An added node reads values that are not retained for it
     /// ([`DynamicGraph::grow`](super::DynamicGraph::grow)).
     #[error(
-        "{reader} was added later and reads node {node}, whose values are not retained; added nodes \
-         may read the watched node that they were added for, or continue once from all states of \
-         another watched node"
+        "{reader} was added later and reads node {node}, whose values are not retained; added \
+         nodes may read the watched node that they were added for, or continue once from all \
+         states of another watched node"
     )]
     NotRetained {
         /// The reader.

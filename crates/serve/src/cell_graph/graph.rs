@@ -70,7 +70,9 @@ pub(crate) struct Node {
 /// # impl Cell for Sum {
 /// #     fn name(&self) -> &str { "sum" }
 /// #     fn ports(&self) -> &Ports { &self.0 }
-/// #     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> { unimplemented!() }
+/// #     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
+/// #         unimplemented!()
+/// #     }
 /// # }
 /// let mut cells = Cells::new();
 /// let sum = cells.add(Sum(Ports::new().input("x", 2).state("sum", 1)));

@@ -321,7 +321,8 @@ fn zeros_are_no_answer() {
     assert_eq!(error, GraphError::AnswerZeros);
     assert_eq!(
         text,
-        "the response contains `Source::Zeros`, which has no width; use values of a node or of the request"
+        "the response contains `Source::Zeros`, which has no width; use values of a node or of \
+         the request"
     );
 }
 

@@ -316,11 +316,11 @@ impl Engine {
     }
 
     /// Adds a model while the engine runs. Its weights are packed on a thread for each worker;
-    /// requests of other models go on meanwhile, except that a batch waits while a cell is packed on
-    /// the team of its worker. The model is there for all workers when this returns.
+    /// requests of other models go on meanwhile, except that a batch waits while a cell is packed
+    /// on the team of its worker. The model is there for all workers when this returns.
     ///
-    /// A model is replaced without a lost request: add the new one, submit to it, and remove the old
-    /// one, which answers all that it has accepted.
+    /// A model is replaced without a lost request: add the new one, submit to it, and remove the
+    /// old one, which answers all that it has accepted.
     ///
     /// ```
     /// # use gatestream::model::Lstm;

@@ -17,14 +17,14 @@
 //! **A task after its cells**: a worker takes its list only without a task, also in flight on a
 //! device. The scheduler has no request of the model then, so it forms none.
 //!
-//! **An end that nobody replies to**: a worker takes the ended requests of its last report before it
-//! releases the lock for its changes, as everywhere.
+//! **An end that nobody replies to**: a worker takes the ended requests of its last report before
+//! it releases the lock for its changes, as everywhere.
 //!
 //! **A cell of an id that is used again**: the scheduler keeps the ids until all workers have
 //! reported and the last stream of the model is closed.
 //!
-//! **A stop beside a change**: `Shared::stop` ends all requests and notifies `idle`. Changes that no
-//! worker takes any more are dropped with the engine.
+//! **A stop beside a change**: `Shared::stop` ends all requests and notifies `idle`. Changes that
+//! no worker takes any more are dropped with the engine.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -42,8 +42,8 @@ pub struct EngineOptions {
     /// pinned. Otherwise the workers do so between two batches: this saves the change of threads,
     /// but a callback delays all requests while it runs, and must not wait for one.
     pub reply_thread: bool,
-    /// Ends a stream without unanswered steps after this time since its last answer (at least 1 ms),
-    /// and returns its room. Its next step is refused with
+    /// Ends a stream without unanswered steps after this time since its last answer (at least 1
+    /// ms), and returns its room. Its next step is refused with
     /// [`RequestError::Idle`](crate::RequestError::Idle); [`Stream::state`](super::Stream::state)
     /// still returns its states, for another stream.
     pub idle_streams: Option<Duration>,

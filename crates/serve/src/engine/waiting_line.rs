@@ -1,6 +1,7 @@
 //! The line of the submissions that wait for room: a queue for each limit that was exceeded.
 //!
-//! No operation of a submission takes longer because more wait, up to the logarithm of their number.
+//! No operation of a submission takes longer because more wait, up to the logarithm of their
+//! number.
 
 use std::collections::BTreeSet;
 use std::task::Waker;

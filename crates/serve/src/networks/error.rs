@@ -80,7 +80,8 @@ pub enum NetworkError {
     },
     /// A child of a tree node does not exist, comes later, or has another parent.
     #[error(
-        "node {node} of the tree has child {child}, which does not exist, comes later, or has a parent"
+        "node {node} of the tree has child {child}, which does not exist, comes later, or has a \
+         parent"
     )]
     Child {
         /// The node.

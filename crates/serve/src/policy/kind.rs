@@ -27,9 +27,9 @@ pub enum PolicyKind {
     ///
     /// It differs from `cellular` only under overload, when more rows are ready than a batch has.
     /// Then most requests end sooner and the longest ones later; an eighth of the rows goes to
-    /// requests in turn, so these end, too. The number of cells left counts the cells that a request is known to
-    /// need when the first of its ready nodes got ready: the steps of a chain or an encoder, the
-    /// nodes of a tree, the inputs of a stream so far, one step of a decoder.
+    /// requests in turn, so these end, too. The number of cells left counts the cells that a
+    /// request is known to need when the first of its ready nodes got ready: the steps of a chain
+    /// or an encoder, the nodes of a tree, the inputs of a stream so far, one step of a decoder.
     Shortest,
     /// `ebatch`: [`EBatching`]. The default.
     ///

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! overdue(worker, S):                                       S: cells with ready rows
-//!   of the cells of S that have been skipped in MAX_SKIPS batches or more: the one skipped most often
+//!   of the cells of S that have been skipped in MAX_SKIPS batches or more: the one most often
 //! next(worker, S):                          if no cell is overdue and none has a full batch
 //!   if no task of some cells of S is running: S = those       (rule 2 of Algorithm 1)
-//!   if no batch of some cells of S has been timed: the latest of those in graphs  (the paper's priority)
+//!   if no batch of some cells of S has been timed: the latest of those in graphs
+//!                                                            (the paper's priority)
 //!   the cell with the largest rows² / (time of a step · rows of late)
 //! ```
 //!
@@ -17,8 +18,8 @@
 //! stays for `T / s`:
 //!
 //! ```text
-//! minimum of Σ T / s  subject to  Σ s · a = the time left by the rows themselves    =>  s ∝ √(T / a)
-//! ready rows     n = rate · T / s                                                   =>  n² / (a · rate · T) is equal for all
+//! minimum of Σ T / s  subject to  Σ s · a = the time left by the rows    =>  s ∝ √(T / a)
+//! ready rows n = rate · T / s           =>  n² / (a · rate · T) is equal for all
 //! ```
 //!
 //! This is the square-root rule of broadcast scheduling, where one transmission serves all that

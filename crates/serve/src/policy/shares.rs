@@ -11,10 +11,10 @@
 //!   MODEL_SKIPS · max(1, ceil(weights of all others / its weight)) batches
 //! ```
 //!
-//! This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). While two models have rows
-//! for a worker, the times that it gives to them, each divided by the weight, differ by at most a
-//! batch of each, divided by the weights. A model that has had no rows saves no time up: it goes on
-//! from where the others are.
+//! This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). While two models have
+//! rows for a worker, the times that it gives to them, each divided by the weight, differ by at
+//! most a batch of each, divided by the weights. A model that has had no rows saves no time up: it
+//! goes on from where the others are.
 //!
 //! A batch counts with the usual time of its cell when it starts and with its own when it is done,
 //! so that a worker takes account of the batches of others.
@@ -33,8 +33,8 @@ use crate::scheduler::WorkerId;
 /// divided by its own, unless other models have been overdue for longer.
 const MODEL_SKIPS: u64 = 32;
 
-/// See the [module](self). A policy asks it whose turn it is ([`Shares::next`]), and tells it of the
-/// models ([`Shares::add`], [`Shares::enter`], [`Shares::remove`]), of each batch
+/// See the [module](self). A policy asks it whose turn it is ([`Shares::next`]), and tells it of
+/// the models ([`Shares::add`], [`Shares::enter`], [`Shares::remove`]), of each batch
 /// ([`Shares::taken`]) and of each task ([`Shares::start`], [`Shares::done`]).
 ///
 /// Methods panic if a worker or a model is unknown.
@@ -147,7 +147,8 @@ impl Shares {
         overdue.or_else(|| least().map(|(model, _)| model))
     }
 
-    /// `worker` runs a batch of `model`, several steps of the same rows counted once; `has_rows` says which models have rows that it may take.
+    /// `worker` runs a batch of `model`, several steps of the same rows counted once; `has_rows`
+    /// says which models have rows that it may take.
     pub fn taken(&mut self, worker: WorkerId, model: usize, has_rows: impl Fn(usize) -> bool) {
         self.batches += 1;
         for (other, share) in self.models.iter_mut().enumerate() {

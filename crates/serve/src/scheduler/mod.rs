@@ -424,8 +424,8 @@ impl Scheduler {
         self.account.usage
     }
 
-    /// Number of entries of the policy's queues and of requests that have not arrived whole; with 0,
-    /// no worker would get a task.
+    /// Number of entries of the policy's queues and of requests that have not arrived whole; with
+    /// 0, no worker would get a task.
     pub fn queued(&self) -> usize {
         self.policy.queued() + self.table.arriving.len()
     }

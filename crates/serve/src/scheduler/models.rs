@@ -240,9 +240,9 @@ impl Scheduler {
     }
 
     /// Gives a worker, with each task of the model, further steps of its rows: up to `steps` by
-    /// cell, the first included, as long as they have at most [`Scheduler::STEP_ROWS`] rows together
-    /// and only states pass between them. The worker may compute them in one batch. One step of
-    /// each cell by default.
+    /// cell, the first included, as long as they have at most [`Scheduler::STEP_ROWS`] rows
+    /// together and only states pass between them. The worker may compute them in one batch. One
+    /// step of each cell by default.
     pub fn set_steps_at_once(&mut self, model: ModelKey, steps: &[usize]) {
         self.models.set_steps_at_once(model, steps);
     }

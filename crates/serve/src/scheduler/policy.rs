@@ -95,9 +95,9 @@ pub trait Policy: Send {
         rows: &mut Vec<Row>,
     ) -> Option<NewTask>;
 
-    /// The most that [`Policy::steps`] returns, a constant of at least 1: workers allocate buffers for
-    /// so many steps. `None`, as by default, leaves the steps of a batch to the scheduler: as many
-    /// as have [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows together.
+    /// The most that [`Policy::steps`] returns, a constant of at least 1: workers allocate buffers
+    /// for so many steps. `None`, as by default, leaves the steps of a batch to the scheduler: as
+    /// many as have [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows together.
     fn max_steps(&self) -> Option<usize> {
         None
     }

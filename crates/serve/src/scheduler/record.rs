@@ -10,7 +10,8 @@ use crate::cell_graph::{CellId, NodeId, RequestGraph};
 /// No edge, no node, or no subgraph.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Most subgraphs that arrive under one lock. While as many of a request are ready, the others wait.
+/// Most subgraphs that arrive under one lock. While as many of a request are ready, the others
+/// wait.
 pub(super) const PIECE: u32 = 1024;
 
 /// The record of a new request, which takes time in proportion to its graph: to be made without a

@@ -1,14 +1,14 @@
 //! The requests that an engine has, and how far each is: nodes, what they wait for, subgraphs.
 //!
 //! ```text
-//! a node is ready       when all nodes of its subgraph that it takes something of have been submitted,
-//!                       and its subgraph is released
+//! a node is ready       when all nodes of its subgraph that it takes something of have been
+//!                       submitted, and its subgraph is released
 //! a subgraph is released when all nodes outside of it that its nodes take something of are done
 //! ```
 //!
-//! The subgraphs of a large request *arrive* in pieces, as its nodes are taken, because a lock is held
-//! meanwhile. Those that wait for nothing outside are released when they arrive, at the positions in
-//! the order of releases that were reserved for them when the request was submitted.
+//! The subgraphs of a large request *arrive* in pieces, as its nodes are taken, because a lock is
+//! held meanwhile. Those that wait for nothing outside are released when they arrive, at the
+//! positions in the order of releases that were reserved for them when the request was submitted.
 //!
 //! Submitted is enough within a subgraph because all of its tasks go to one worker, which runs them
 //! in order, until none is in flight (BatchMaker, section 4.3): it is *pinned*. Here it stays so

@@ -1,8 +1,8 @@
 //! Bodies of requests while they are received: how long, and how many bytes.
 //!
 //! A body of HTTP, and that of a single call of gRPC, must have come after a time. The stream of a
-//! `ModelStreamInfer` stays open, so that the time is that of each of its messages. The bytes of all
-//! bodies that are being received have a limit, too: many slow clients cannot fill the memory.
+//! `ModelStreamInfer` stays open, so that the time is that of each of its messages. The bytes of
+//! all bodies that are being received have a limit, too: many slow clients cannot fill the memory.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -9,7 +9,8 @@ impl ChainBuilder {
     pub(in crate::model::onnx) fn finish(mut self) -> Result<Model, LoadError> {
         if self.layers.is_empty() {
             return Err(malformed(
-                "the graph has no recurrent node; supported: LSTM, GRU, RNN and DynamicQuantizeLSTM",
+                "the graph has no recurrent node; supported: LSTM, GRU, RNN and \
+                 DynamicQuantizeLSTM",
             ));
         }
         let mut inputs = Vec::with_capacity(self.inputs.len());
@@ -77,8 +78,8 @@ impl ChainBuilder {
                 }
                 if !slices_fit {
                     return refuse(
-                        "is used in slices that overlap, leave gaps, or mix initial_h with initial_c; \
-                         supported: one slice for each layer, which together cover it"
+                        "is used in slices that overlap, leave gaps, or mix initial_h with \
+                         initial_c; supported: one slice for each layer, which together cover it"
                             .into(),
                     );
                 }

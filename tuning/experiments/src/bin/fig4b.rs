@@ -97,7 +97,8 @@ fn main() -> Outcome {
         .into());
     }
     let question = format!(
-        "LSTM [{}, {}], {steps} steps, one of {cores} cores: lines fetched into its private cache of {} KiB",
+        "LSTM [{}, {}], {steps} steps, one of {cores} cores: lines fetched into its private cache \
+         of {} KiB",
         shape.batch,
         shape.hidden,
         private.bytes >> 10

@@ -8,9 +8,9 @@
 //!
 //! ```text
 //! arithmetic  as many multiply-adds, all in registers
-//! reading     the same weights as often, panel after panel, to and fro where the plan goes so: those taken
-//!             ahead once a chunk, the recurrent ones at each step; where none are taken ahead, a panel of each
-//!             in turn
+//! reading     the same weights as often, panel after panel, to and fro where the plan goes so:
+//!             those taken ahead once a chunk, the recurrent ones at each step; where none are
+//!             taken ahead, a panel of each in turn
 //! in tiles    the same, in the order in which the run's tiles go through the panels
 //! products    the same products with the same tiles, without the gates
 //! gates       the gates of all steps

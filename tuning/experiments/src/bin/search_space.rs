@@ -90,7 +90,8 @@ fn tuning(settings: &Settings, report: &mut Report) -> Outcome {
     let kept = schedule_count(&model).ok_or("too many schedules")?;
     let (cores, best) = (options.cores, &tuned.plan.entries[0]);
     report.note(format!(
-        "tuning LSTM 256/256/1/100: P x Q = {cores} x {kept}; {} candidates, {} timed runs, {seconds:.1} s of {:.0}",
+        "tuning LSTM 256/256/1/100: P x Q = {cores} x {kept}; {} candidates, {} timed runs, \
+         {seconds:.1} s of {:.0}",
         tuned.candidates,
         tuned.runs,
         options.budget.as_secs_f64()

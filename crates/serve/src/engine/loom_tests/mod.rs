@@ -1,5 +1,5 @@
-//! Models of every order in which submitters, workers and the reply thread may step. `.ci/loom` runs
-//! them.
+//! Models of every order in which submitters, workers and the reply thread may step. `.ci/loom`
+//! runs them.
 //!
 //! A lost wake-up shows as a deadlock, a reply that is sent twice or never in the counts.
 

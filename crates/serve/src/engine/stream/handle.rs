@@ -92,8 +92,8 @@ impl Stream {
     /// unanswered. The engine has room for them: other requests cannot take it.
     ///
     /// # Errors
-    /// [`StreamError::Values`] and [`StreamError::Submit`] (too many unanswered steps, or the engine
-    /// drains) leave the stream as it was; [`StreamError::Ended`].
+    /// [`StreamError::Values`] and [`StreamError::Submit`] (too many unanswered steps, or the
+    /// engine drains) leave the stream as it was; [`StreamError::Ended`].
     pub fn push_with(&mut self, inputs: &[f32], options: StepOptions) -> Result<Step, StreamError> {
         let inner = &self.inner;
         if inner.made_in.is_forked() {
@@ -146,8 +146,8 @@ impl Stream {
     pub const AHEAD: usize = AHEAD;
 
     /// The states after the last answered step, one after the other, for
-    /// [`Engine::stream`](crate::Engine::stream): a stream that starts from them continues this one.
-    /// Steps that are not answered are not part of them. Also after the stream has ended.
+    /// [`Engine::stream`](crate::Engine::stream): a stream that starts from them continues this
+    /// one. Steps that are not answered are not part of them. Also after the stream has ended.
     pub fn state(&self) -> Vec<f32> {
         if self.inner.made_in.is_forked() {
             return Vec::new();

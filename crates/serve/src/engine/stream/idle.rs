@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! opened                 watched: looked at after the time that a stream may be idle
-//! its time has come      idle since then: it ends; otherwise it is looked at again when it could be
+//! its time has come      idle since then: it ends; else it is looked at again when it could be
 //! closed or dropped      not watched any more
 //! ```
 //!
-//! So a step costs no more than the clock. The reply thread sleeps until the next time. The engine's
-//! lock protects the list; a stream is locked without it.
+//! So a step costs no more than the clock. The reply thread sleeps until the next time. The
+//! engine's lock protects the list; a stream is locked without it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};

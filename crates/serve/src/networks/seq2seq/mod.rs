@@ -390,7 +390,8 @@ pub enum Until {
 /// use gatestream_serve::networks::{DecoderCell, EncoderCell, Seq2Seq, Until, run_unbatched};
 ///
 /// let (symbols, hidden) = (5, 8);
-/// let table = |seed| Embedding::new(Matrix::new(symbols, 3, vec![0.1 * seed as f32; symbols * 3]).unwrap());
+/// let matrix = |seed| Matrix::new(symbols, 3, vec![0.1 * seed as f32; symbols * 3]).unwrap();
+/// let table = |seed| Embedding::new(matrix(seed));
 /// let encoder = EncoderCell::new(table(1), Lstm::new(3, hidden).random(1)?)?;
 /// let weights = Matrix::new(symbols, hidden, vec![0.1; symbols * hidden])?;
 /// let bias = vec![0.0, 0.0, 0.5, 0.0, 0.0];
@@ -536,8 +537,8 @@ impl Seq2Seq {
     /// decoder.
     ///
     /// # Errors
-    /// [`NetworkError::States`] if encoder and decoder have different states; [`NetworkError::Layer`]
-    /// if `go` has no row in the decoder's embedding.
+    /// [`NetworkError::States`] if encoder and decoder have different states;
+    /// [`NetworkError::Layer`] if `go` has no row in the decoder's embedding.
     pub fn add(
         cells: &mut Cells,
         encoder: impl Into<Encoder>,

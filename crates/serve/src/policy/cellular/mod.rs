@@ -8,8 +8,8 @@
 //!   if there is none: of the cells with ready nodes: the choice of the `CellSelector`
 //!   repeat at most MaxTasksToSubmit times, until another cell has been skipped too often or it is
 //!     the turn of another model
-//!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a full batch
-//!       (where more are ready, an eighth of it by turns of requests: `turns.rs`)
+//!     batch = ready nodes of the cell's subgraphs in their order, not pinned elsewhere, at most a
+//!       full batch (where more are ready, an eighth of it by turns of requests: `turns.rs`)
 //!     if the batch is smaller than the minimum, and not the first: stop
 //!     submit the batch to worker; pin its subgraphs there
 //! ```

@@ -18,8 +18,8 @@
 //!   requests have left.
 //!
 //! With one worker, one priority, no times, no passes and [`Order::Arrival`] only the first and the
-//! turns say something. Which of a subgraph's ready nodes go first the paper leaves open: compared is how many
-//! of each.
+//! turns say something. Which of a subgraph's ready nodes go first the paper leaves open: compared
+//! is how many of each.
 
 use std::cmp::Reverse;
 

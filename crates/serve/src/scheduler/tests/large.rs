@@ -1,4 +1,5 @@
-//! Large requests: no call of the scheduler but the growth of a graph does work in proportion to one.
+//! Large requests: no call of the scheduler but the growth of a graph does work in proportion to
+//! one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

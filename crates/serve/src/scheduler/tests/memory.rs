@@ -134,7 +134,8 @@ fn what_is_refused_leaves_nothing() {
             .handle_submit(now, &unfolded, more)
             .expect_err("bytes")
             .to_string(),
-        "overloaded: 40 bytes of 100 are taken and the request needs 61; try again later, or raise the limit"
+        "overloaded: 40 bytes of 100 are taken and the request needs 61; try again later, or \
+         raise the limit"
     );
     let never = Requirements {
         bytes: 101,

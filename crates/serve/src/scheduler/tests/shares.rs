@@ -1,4 +1,5 @@
-//! Shares of models that wait for the same workers, and how long a step of one waits for the others.
+//! Shares of models that wait for the same workers, and how long a step of one waits for the
+//! others.
 
 use super::test_graphs::{plain_cells, plain_chain};
 use super::*;
