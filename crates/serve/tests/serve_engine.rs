@@ -457,6 +457,40 @@ fn ebatch_runs_its_steps_in_one_call() {
     }
 }
 
+/// The other policy of each case would have another number of steps.
+#[test]
+fn steps_are_those_of_the_given_policy_and_not_of_the_options() {
+    let fixed = BatchSteps::Fixed(9);
+    let [cellular, ebatch] = [PolicyKind::Cellular, PolicyKind::EBatch];
+    for (given, in_options, expected) in [(ebatch, cellular, 1), (cellular, ebatch, 3)] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut cells = Cells::new();
+        let cell = cells.add(Calls {
+            ports: Ports::new().state("state", 1),
+            supports_multiple_steps: true,
+            calls: Arc::clone(&calls),
+        });
+        let options = EngineOptions {
+            policy: in_options,
+            steps_at_once: 4,
+            batch_steps: fixed,
+            workers: Workers::OneOver(1),
+            ..EngineOptions::default()
+        };
+        let build = |workers| given.build(workers, fixed);
+        let engine = Engine::with_policy(cells, &options, build).unwrap();
+        let mut graph = Graph::new();
+        let mut state = graph.give(&[5.0]);
+        for _ in 0..9 {
+            state = graph.node(cell, &[state]).output(0);
+        }
+        graph.answer(state);
+        let answer = engine.submit(Request::new(graph)).unwrap().wait().unwrap();
+        assert_eq!(answer.values, [14.0]);
+        assert_eq!(calls.load(Ordering::Relaxed), expected, "{given}");
+    }
+}
+
 #[test]
 fn steps_of_few_rows_are_one_call_of_cells_that_take_several() {
     for policy in [PolicyKind::Cellular, PolicyKind::Shortest] {

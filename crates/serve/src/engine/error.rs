@@ -52,11 +52,12 @@ pub enum EngineError {
     /// `steps_at_once` is 0.
     #[error("`steps_at_once` is 0; it must be at least 1")]
     NoSteps,
-    /// `batch_steps` is 0.
-    #[error("`batch_steps` is 0; a batch has at least 1 step")]
+    /// `batch_steps` or [`Policy::max_steps`](crate::scheduler::Policy::max_steps) is 0.
+    #[error("`batch_steps` or the policy's `max_steps` is 0; a batch has at least 1 step")]
     NoBatchSteps,
-    /// `batch_steps` is above [`BatchSteps::MAX`](crate::policy::BatchSteps::MAX).
-    #[error("`batch_steps` is {steps}; at most {max} are supported")]
+    /// `batch_steps` or [`Policy::max_steps`](crate::scheduler::Policy::max_steps) is above
+    /// [`BatchSteps::MAX`](crate::policy::BatchSteps::MAX).
+    #[error("`batch_steps` or the policy's `max_steps` is {steps}; at most {max} are supported")]
     TooManyBatchSteps {
         /// The steps.
         steps: usize,

@@ -229,7 +229,7 @@ impl Engine {
             return Err(EngineError::NoWorker);
         }
         let policy = policy(workers);
-        let step_limits = TaskLimits::new(&*policy, options);
+        let step_limits = TaskLimits::new(&*policy, options)?;
         let prepared = ModelSetup::new(cells, &model.sizes, step_limits)?;
         let tasks = options.tasks_at_once;
         let scheduler = Scheduler::new(policy, workers, tasks, options.limits);
@@ -482,9 +482,10 @@ impl Engine {
             state.waiting.retry_all();
         });
         self.shared.wake_waiting();
-        match self.shared.is_replying() {
-            true => self.shared.lock().remaining(),
-            false => self.shared.wait_until_idle(deadline),
+        if self.shared.is_replying() {
+            self.shared.lock().remaining()
+        } else {
+            self.shared.wait_until_idle(deadline)
         }
     }
 
@@ -496,10 +497,10 @@ impl Engine {
     /// Statistics since the start; empty in a child of the process that started the engine. The
     /// engine's lock is held for one model at a time.
     pub fn stats(&self) -> Stats {
-        match self.shared.made_in.is_forked() {
-            true => Stats::of_none(),
-            false => self.shared.stats(),
+        if self.shared.made_in.is_forked() {
+            return Stats::of_none();
         }
+        self.shared.stats()
     }
 
     /// The present activity of each worker, to find one that is stuck in a cell or in users' code;
@@ -515,13 +516,13 @@ impl Engine {
     /// # }
     /// ```
     pub fn health(&self) -> Health {
-        match self.shared.made_in.is_forked() {
-            true => Health {
+        if self.shared.made_in.is_forked() {
+            return Health {
                 draining: true,
                 workers: Vec::new(),
-            },
-            false => self.shared.lock().health(Instant::now()),
+            };
         }
+        self.shared.lock().health(Instant::now())
     }
 
     /// The cells of the first model.
@@ -542,9 +543,10 @@ impl Drop for Engine {
         // A request's callback or `DynamicGraph` may have owned the engine: then this thread is one
         // of its own, which stops by itself.
         let own = std::thread::current().id();
-        let join = |thread: JoinHandle<()>| match thread.thread().id() == own {
-            true => {}
-            false => drop(thread.join()),
+        let join = |thread: JoinHandle<()>| {
+            if thread.thread().id() != own {
+                drop(thread.join());
+            }
         };
         self.threads.drain(..).for_each(join);
         self.shared.end_replies();

@@ -33,8 +33,8 @@ pub struct EngineOptions {
     /// between batches, not between the steps of a batch. A cancellation is reported immediately;
     /// its rows are freed after the batch. Decoders, trees and streams run one step at a time.
     pub steps_at_once: usize,
-    /// Steps of a batch under [`PolicyKind::EBatch`]. Buffers are allocated for the most steps of
-    /// the most rows.
+    /// Steps of a batch under [`PolicyKind::EBatch`]. Buffers are allocated for the maximum number
+    /// of steps of the maximum number of rows.
     pub batch_steps: BatchSteps,
     /// Limits of the accepted requests.
     pub limits: Limits,
@@ -61,16 +61,20 @@ impl EngineOptions {
         if self.steps_at_once == 0 {
             return Err(EngineError::NoSteps);
         }
-        match self.batch_steps.most() {
-            0 => return Err(EngineError::NoBatchSteps),
-            steps if steps > BatchSteps::MAX => {
-                let max = BatchSteps::MAX;
-                return Err(EngineError::TooManyBatchSteps { steps, max });
-            }
-            _ => {}
-        }
-        Ok(())
+        check_batch_steps(self.batch_steps.max_steps())
     }
+}
+
+/// Checks a maximum number of steps of a batch: that of the options, or of a policy.
+pub(super) fn check_batch_steps(steps: usize) -> Result<(), EngineError> {
+    let max = BatchSteps::MAX;
+    if steps == 0 {
+        return Err(EngineError::NoBatchSteps);
+    }
+    if steps > max {
+        return Err(EngineError::TooManyBatchSteps { steps, max });
+    }
+    Ok(())
 }
 
 impl Default for EngineOptions {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::options::check_batch_steps;
 use super::{EngineError, EngineOptions, Reply};
 use crate::cell_graph::{BatchSizes, Cell, CellCost, Cells, WorkerEnv};
 use crate::scheduler::{ModelError, Policy, Scheduler};
@@ -30,17 +31,25 @@ pub(super) struct TaskLimits {
 
 impl TaskLimits {
     /// Those of the policy, or of the options if it has none.
-    pub fn new(policy: &dyn Policy, options: &EngineOptions) -> TaskLimits {
+    ///
+    /// # Errors
+    /// Those of [`check_batch_steps`], because buffers are allocated for so many steps.
+    pub fn new(policy: &dyn Policy, options: &EngineOptions) -> Result<TaskLimits, EngineError> {
         const ROWS: usize = Scheduler::STEP_ROWS;
-        let (steps, rows) = match policy.max_steps() {
-            Some(steps) => (steps, usize::MAX),
-            None => (options.steps_at_once.min(ROWS), ROWS),
-        };
-        TaskLimits {
-            steps,
-            rows,
-            tasks: options.tasks_at_once,
+        let tasks = options.tasks_at_once;
+        if let Some(steps) = policy.max_steps() {
+            check_batch_steps(steps)?;
+            return Ok(TaskLimits {
+                steps,
+                rows: usize::MAX,
+                tasks,
+            });
         }
+        Ok(TaskLimits {
+            steps: options.steps_at_once.min(ROWS),
+            rows: ROWS,
+            tasks,
+        })
     }
 }
 
@@ -52,12 +61,14 @@ impl ModelSetup {
         limits: TaskLimits,
     ) -> Result<ModelSetup, EngineError> {
         let costs = costs(&cells, sizes)?;
-        let steps = |(_, cell): (_, &Arc<dyn Cell>)| match cell.supports_multiple_steps()
-            && !cell.ports().states().is_empty()
-            && !cell.ports().has_sequences()
-        {
-            true => limits.steps,
-            false => 1,
+        let steps = |(_, cell): (_, &Arc<dyn Cell>)| {
+            let ports = cell.ports();
+            let has_steps = !ports.states().is_empty() && !ports.has_sequences();
+            if cell.supports_multiple_steps() && has_steps {
+                limits.steps
+            } else {
+                1
+            }
         };
         Ok(ModelSetup {
             steps: cells.iter().map(steps).collect(),

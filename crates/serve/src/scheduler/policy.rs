@@ -95,16 +95,18 @@ pub trait Policy: Send {
         rows: &mut Vec<Row>,
     ) -> Option<NewTask>;
 
-    /// The most that [`Policy::steps`] returns, a constant of at least 1: workers allocate buffers
-    /// for so many steps. `None`, as by default, leaves the steps of a batch to the scheduler: as
-    /// many as have [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows together.
+    /// The maximum of [`Policy::steps`], a constant from 1 to
+    /// [`BatchSteps::MAX`](crate::policy::BatchSteps::MAX): workers allocate buffers for so many
+    /// steps, and an engine refuses other numbers. `None`, as by default, leaves the steps of a
+    /// batch to the scheduler: as many as have
+    /// [`Scheduler::STEP_ROWS`](super::Scheduler::STEP_ROWS) rows together.
     fn max_steps(&self) -> Option<usize> {
         None
     }
 
-    /// The largest number of steps of the rows of `first`, that task included, for one batch of the
-    /// worker. Called if there are [`Policy::max_steps`], for tasks of [`Demand::Any`] whose cell
-    /// computes several steps at once.
+    /// The number of steps of the rows of `first`, that task included, for one batch of the worker:
+    /// from 1 to the maximum; rows may end before. Called if there are [`Policy::max_steps`], for
+    /// tasks of [`Demand::Any`] whose cell computes several steps at once.
     fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> usize {
         let _ = (now, table, first);
         1

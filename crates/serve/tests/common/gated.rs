@@ -17,7 +17,7 @@ use super::gate::{self, Gate, Gated, drained};
 use super::simple_cells::{Ids, POISON, cells};
 
 /// Adds one to its input, each batch behind the gate; panics at [`POISON`].
-fn add_one(gate: &Gate, batch: &mut Batch<'_>) -> Result<(), CellError> {
+pub fn add_one(gate: &Gate, batch: &mut Batch<'_>) -> Result<(), CellError> {
     let ([x], [], [y]) = batch.split();
     gate.pass(x)?;
     if x.contains(&POISON) {

@@ -1,4 +1,5 @@
-//! The cap of a batch: the most steps of a row in it (E-BATCH's N), by load and deadlines.
+//! The cap of a batch: the maximum number of steps of a row in it (E-BATCH's N), by load and
+//! deadlines.
 
 /// A time, in a unit that the caller chooses.
 pub type Time = u64;
@@ -32,7 +33,7 @@ impl LayerTimes {
         batch.saturating_mul(passes as Time)
     }
 
-    /// The most steps of a batch that starts now, with the `oldest` of `waiting` sequences, as many
+    /// The cap of a batch that starts now, with the `oldest` of `waiting` sequences, as many
     /// as `lanes`. `None` without a sequence.
     ///
     /// - In general the number that makes the mean latency least. A sequence of `T` steps pays for

@@ -39,9 +39,9 @@ impl BatchSteps {
     pub const MAX: usize = 1 << 10;
 
     /// The largest number, for which buffers are allocated.
-    pub fn most(self) -> usize {
+    pub fn max_steps(self) -> usize {
         match self {
-            BatchSteps::ByLoad(most) | BatchSteps::Fixed(most) => most,
+            BatchSteps::ByLoad(max) | BatchSteps::Fixed(max) => max,
         }
     }
 }
@@ -50,7 +50,7 @@ impl BatchSteps {
 impl fmt::Display for BatchSteps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BatchSteps::ByLoad(most) => write!(f, "by-load:{most}"),
+            BatchSteps::ByLoad(max) => write!(f, "by-load:{max}"),
             BatchSteps::Fixed(steps) => steps.fmt(f),
         }
     }
@@ -59,7 +59,7 @@ impl fmt::Display for BatchSteps {
 /// Text that names no [`BatchSteps`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no number of steps; expected by-load, by-load:MOST or a number, in 1..={max}",
+    "`{0}` is no number of steps; expected by-load, by-load:MAX or a number, in 1..={max}",
     max = BatchSteps::MAX
 )]
 pub struct BatchStepsError(String);
@@ -67,7 +67,7 @@ pub struct BatchStepsError(String);
 impl FromStr for BatchSteps {
     type Err = BatchStepsError;
 
-    /// `by-load`, `by-load:MOST` or a number.
+    /// `by-load`, `by-load:MAX` or a number.
     fn from_str(text: &str) -> Result<BatchSteps, BatchStepsError> {
         let number = |digits: &str| {
             let steps = digits.parse().ok();
@@ -75,7 +75,7 @@ impl FromStr for BatchSteps {
             steps.ok_or_else(|| BatchStepsError(text.into()))
         };
         match text.strip_prefix("by-load:") {
-            Some(most) => Ok(BatchSteps::ByLoad(number(most)?)),
+            Some(max) => Ok(BatchSteps::ByLoad(number(max)?)),
             None if text == "by-load" => Ok(BatchSteps::default()),
             None => Ok(BatchSteps::Fixed(number(text)?)),
         }
@@ -249,13 +249,13 @@ impl Policy for EBatching {
     }
 
     fn max_steps(&self) -> Option<usize> {
-        Some(self.steps.most())
+        Some(self.steps.max_steps())
     }
 
     fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> usize {
-        let most = match self.steps {
+        let max = match self.steps {
             BatchSteps::Fixed(steps) => return steps,
-            BatchSteps::ByLoad(most) => most,
+            BatchSteps::ByLoad(max) => max,
         };
         let waiting = self.cellular.waiting(first.cell, first.worker);
         let lanes = self.cellular.max_rows(first.cell);
@@ -265,7 +265,7 @@ impl Policy for EBatching {
             return 1;
         }
         let Some(layer) = times.layer() else {
-            return FIRST.min(most);
+            return FIRST.min(max);
         };
         let left = first.rows.iter().map(|row| {
             let view = table.view(table.node_subgraph(*row));
@@ -280,7 +280,7 @@ impl Policy for EBatching {
         });
         // Deadlines are times from now on.
         let steps = layer.cap(0, lanes, waiting, left);
-        steps.unwrap_or(most).min(most)
+        steps.unwrap_or(max).min(max)
     }
 
     fn done(&mut self, table: &Table, task: &Task, took: Option<Duration>) {
