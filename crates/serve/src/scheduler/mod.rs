@@ -113,7 +113,7 @@ impl Scheduler {
         }
     }
 
-    /// Most rows of a task and its further steps together, unless the policy
+    /// Maximum rows of a task and its further steps together, unless the policy
     /// [decides](Policy::steps).
     ///
     /// With so many the arithmetic binds, and reading the weights less often gains little: requests
@@ -307,13 +307,13 @@ impl Scheduler {
             let Some(mut task) = self.begin(now, worker, batch, rows) else {
                 break;
             };
-            let most = self.models.steps_at_once(task.cell);
-            let (steps, most_rows) = match self.policy.max_steps() {
-                Some(_) if most > 1 => {
+            let max_steps = self.models.steps_at_once(task.cell);
+            let (steps, max_rows) = match self.policy.max_steps() {
+                Some(_) if max_steps > 1 => {
                     let steps = self.policy.steps(now, &self.table, &task);
-                    (steps.min(most), usize::MAX)
+                    (steps.min(max_steps), usize::MAX)
                 }
-                _ => (most, Scheduler::STEP_ROWS),
+                _ => (max_steps, Scheduler::STEP_ROWS),
             };
             let mut all_rows = task.batch();
             for _ in 1..steps {
@@ -321,7 +321,7 @@ impl Scheduler {
                 // Steps that cannot run in one batch are not formed ahead.
                 let together =
                     |task: &Task| task.rows.iter().all(|&row| self.table.next_joins(row));
-                if all_rows > most_rows || !together(&task) {
+                if all_rows > max_rows || !together(&task) {
                     break;
                 }
                 let mut rows = self.spare.pop().unwrap_or_default();
@@ -387,11 +387,8 @@ impl Scheduler {
     /// A worker has stored a subgraph's states with its request. Must be called before that worker
     /// polls again, because the subgraph may continue on any worker after that.
     pub fn handle_evicted(&mut self, key: SubgraphKey) {
-        let worker = match self.table.is_live(key.request) {
-            true => self.table.pinned(key),
-            false => None,
-        };
-        if let Some(worker) = worker
+        if self.table.is_live(key.request)
+            && let Some(worker) = self.table.pinned(key)
             && self.table.unpin(key)
         {
             self.policy.unpinned(&self.table, key, worker);
@@ -435,8 +432,9 @@ impl Scheduler {
         &self.table
     }
 
-    /// Checks that every accepted request is either present or has ended once, and that the usage
-    /// of the limits is exact.
+    /// Checks that every accepted request is either present or has ended once, that no record is
+    /// kept of one that has ended and has no rows in flight, and that the usage of the limits is
+    /// exact.
     ///
     /// # Errors
     /// A description of the difference.
@@ -458,18 +456,21 @@ impl Scheduler {
             here.map(|&(_, usage, client)| (usage, client))
         };
         self.account.audit(of(None))?;
+        let over = self.table.keys().filter(|&key| self.table.is_over(key));
+        let over = over.count();
+        if over > 0 {
+            return Err(format!("{over} records of requests that are over"));
+        }
         self.models.iter().try_for_each(|model| {
             model.account.audit(of(Some(model.key)))?;
             let live = self.table.keys().filter(|&key| self.table.is_live(key));
             let of_model = live.filter(|&key| self.table.model(key) == model.key);
             let ready: usize = of_model.map(|key| self.table.ready_rows(key)).sum();
-            match model.account.ready == ready {
-                true => Ok(()),
-                false => Err(format!(
-                    "{ready} rows are ready, {} counted",
-                    model.account.ready
-                )),
+            let counted = model.account.ready;
+            if counted != ready {
+                return Err(format!("{ready} rows are ready, {counted} counted"));
             }
+            Ok(())
         })
     }
 

@@ -10,8 +10,8 @@ use crate::cell_graph::{CellId, NodeId, RequestGraph};
 /// No edge, no node, or no subgraph.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Most subgraphs that arrive under one lock. While as many of a request are ready, the others
-/// wait.
+/// Maximum number of subgraphs that arrive under one lock. While as many of a request are ready,
+/// the others wait.
 pub(super) const PIECE: u32 = 1024;
 
 /// The record of a new request, which takes time in proportion to its graph: to be made without a
@@ -194,6 +194,11 @@ impl Request {
 
     pub fn is_segment(&self) -> bool {
         self.requirements.stream.is_some()
+    }
+
+    /// Whether it has ended and none of its rows is in flight.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Ended && self.in_flight == 0
     }
 
     /// Whether some of its first subgraphs have not arrived.

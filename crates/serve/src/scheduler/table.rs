@@ -131,12 +131,12 @@ impl Table {
         }
     }
 
-    /// Up to `most` subgraphs of a request arrive, as long as it has few ready ones. Returns how
+    /// Up to `max` subgraphs of a request arrive, as long as it has few ready ones. Returns how
     /// many did.
-    fn arrive_of(&mut self, key: RequestKey, most: u32) -> u32 {
+    fn arrive_of(&mut self, key: RequestKey, max: u32) -> u32 {
         let request = &mut self.requests[key];
         let first = request.arrived;
-        while request.arrived - first < most && request.wants_more() {
+        while request.arrived - first < max && request.wants_more() {
             let index = request.arrived;
             request.arrived += 1;
             let mut position = request.position + u64::from(index);
@@ -295,8 +295,7 @@ impl Table {
 
     /// Forgets a request that has ended, once none of its rows is in flight.
     pub(super) fn forget(&mut self, key: RequestKey) {
-        let gone = |r: &Request| r.phase == Phase::Ended && r.in_flight == 0;
-        if self.requests.get(key).is_some_and(gone)
+        if self.is_over(key)
             && let Some(request) = self.requests.remove(key)
             && request.nodes.len() >= LARGE
         {
@@ -321,6 +320,17 @@ impl Table {
     /// Requests that have not ended, or still have rows in flight.
     pub(super) fn keys(&self) -> impl Iterator<Item = RequestKey> {
         self.requests.keys()
+    }
+
+    /// Number of records: of requests that have not ended, or still have rows in flight. 0 when all
+    /// requests have ended and all tasks are done.
+    pub fn records(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether the record of a request should have been forgotten.
+    pub(super) fn is_over(&self, key: RequestKey) -> bool {
+        self.requests.get(key).is_some_and(Request::is_over)
     }
 
     /// The client of a request.
@@ -497,12 +507,12 @@ impl Table {
         self.subgraph(key).in_flight > 0
     }
 
-    /// Takes up to `most` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns
+    /// Takes up to `max` ready nodes of a subgraph, oldest first, and adds them to `rows`. Returns
     /// how many are still ready.
-    pub fn take(&mut self, key: SubgraphKey, most: usize, rows: &mut Vec<Row>) -> usize {
+    pub fn take(&mut self, key: SubgraphKey, max: usize, rows: &mut Vec<Row>) -> usize {
         let request = &mut self.requests[key.request];
         let subgraph = &mut request.subgraphs[key.index as usize];
-        let count = most.min(subgraph.ready as usize);
+        let count = max.min(subgraph.ready as usize);
         for _ in 0..count {
             let node = subgraph.first_ready;
             subgraph.first_ready = request.nodes[node as usize].next_ready;
