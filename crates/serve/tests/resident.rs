@@ -15,7 +15,7 @@ use gatestream::plan::Plan;
 use gatestream_serve::cell_graph::{BatchSizes, Cells, DynamicGraph, Growth, NodeId, NodeOutputs};
 use gatestream_serve::engine::{EngineOptions, ModelOptions, Request, Ticket, Workers};
 use gatestream_serve::networks::{Chain, ChainCell, Outputs, run_unbatched};
-use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::policy::{Cellular, Order, PolicyKind};
 use gatestream_serve::scheduler::{Demand, NewTask, Policy, RequestKey, Row, SubgraphKey, Table};
 use gatestream_serve::{Engine, RequestError};
 
@@ -237,6 +237,13 @@ struct RoundRobin {
     ready: VecDeque<SubgraphKey>,
 }
 
+impl RoundRobin {
+    fn build(rows: usize) -> Box<dyn Policy> {
+        let ready = VecDeque::new();
+        Box::new(RoundRobin { rows, ready })
+    }
+}
+
 impl Policy for RoundRobin {
     fn queued(&self) -> usize {
         self.ready.len()
@@ -283,16 +290,16 @@ struct Served {
 
 impl Served {
     fn new(model: &Arc<Model>, devices: usize, options: &EngineOptions) -> Served {
-        let policy = Some(options.policy);
-        Served::with_policy(model, devices, options, policy)
+        let build = |workers| options.policy.build(workers, options.batch_steps);
+        Served::with_policy(model, devices, options, build)
     }
 
-    /// Under this policy, or [`RoundRobin`].
+    /// Under a policy that `build` makes for the number of workers.
     fn with_policy(
         model: &Arc<Model>,
         devices: usize,
         options: &EngineOptions,
-        policy: Option<PolicyKind>,
+        build: impl FnOnce(usize) -> Box<dyn Policy>,
     ) -> Served {
         let devices: Vec<Late> = (0..devices).map(|_| Late::default()).collect();
         let counts = devices
@@ -308,13 +315,7 @@ impl Served {
         let mut on_cpu = Cells::new();
         let cell = ChainCell::new(Arc::clone(model)).unwrap();
         let oracle = Chain::add(&mut on_cpu, cell);
-        let engine = Engine::with_policy(cells, options, |workers| match policy {
-            Some(kind) => kind.build(workers, options.batch_steps),
-            None => Box::new(RoundRobin {
-                rows: options.sizes[0].max,
-                ready: VecDeque::new(),
-            }),
-        });
+        let engine = Engine::with_policy(cells, options, build);
         Served {
             engine: engine.unwrap(),
             chain,
@@ -389,36 +390,55 @@ fn states_stay_on_the_device_while_steps_are_in_flight() {
     }
 }
 
+/// Requests with initial states are answered as on the CPU. Returns how many states were stored.
+fn stores_of_requests_with_initial_states(
+    rng: &mut fastrand::Rng,
+    model: &Model,
+    served: &Served,
+    policy: &str,
+) -> usize {
+    let sizes: Vec<usize> = served_states(model);
+    let initial: Vec<Vec<f32>> = sizes.iter().map(|size| random(rng, *size)).collect();
+    let initial: Vec<&[f32]> = initial.iter().map(|state| &state[..]).collect();
+    let requests = requests(rng, 60);
+    let all = requests.iter().map(|x| {
+        let graph = served.chain.unfold(x, Some(&initial), Outputs::Each);
+        Request::new(graph.unwrap())
+    });
+    let tickets = served.engine.submit_all(all).unwrap();
+    for (x, ticket) in requests.iter().zip(tickets) {
+        let expected = served.expected(x, Some(&initial), Outputs::Each);
+        assert_eq!(bits(&ticket.wait().unwrap().values), expected, "{policy}");
+    }
+    // Initial states come from the host.
+    assert!(served.total(|counts| &counts.loads) >= requests.len());
+    assert_eq!(served.total(|counts| &counts.prepared), 2);
+    assert_eq!(served.engine.drain_for(Duration::from_secs(10)), 0);
+    served.total(|counts| &counts.stores)
+}
+
 #[test]
 fn states_are_stored_where_slots_or_devices_are_few() {
     let mut rng = fastrand::Rng::with_seed(2);
     for model in models() {
-        let policies = PolicyKind::ALL.map(Some).into_iter();
-        for policy in policies.chain([None]) {
-            for devices in [1, 2] {
-                let served = Served::with_policy(&model, devices, &options(2, 2, 2), policy);
-                let sizes: Vec<usize> = served_states(&model);
-                let initial: Vec<Vec<f32>> =
-                    sizes.iter().map(|size| random(&mut rng, *size)).collect();
-                let initial: Vec<&[f32]> = initial.iter().map(|state| &state[..]).collect();
-                let requests = requests(&mut rng, 60);
-                let all = requests.iter().map(|x| {
-                    let graph = served.chain.unfold(x, Some(&initial), Outputs::Each);
-                    Request::new(graph.unwrap())
-                });
-                let tickets = served.engine.submit_all(all).unwrap();
-                for (x, ticket) in requests.iter().zip(tickets) {
-                    let expected = served.expected(x, Some(&initial), Outputs::Each);
-                    assert_eq!(bits(&ticket.wait().unwrap().values), expected, "{policy:?}");
-                }
-                // Initial states come from the host.
-                assert!(served.total(|counts| &counts.loads) >= requests.len());
-                assert_eq!(served.total(|counts| &counts.prepared), 2);
-                // In turn, states of more requests are left than there are slots.
-                let stores = served.total(|counts| &counts.stores);
-                assert!(stores > 0 || policy.is_some());
-                assert_eq!(served.engine.drain_for(Duration::from_secs(10)), 0);
+        for devices in [1, 2] {
+            for policy in PolicyKind::ALL {
+                let options = EngineOptions {
+                    policy,
+                    ..options(2, 2, 2)
+                };
+                let served = Served::new(&model, devices, &options);
+                let name = policy.name();
+                stores_of_requests_with_initial_states(&mut rng, &model, &served, name);
             }
+            let in_turn = |_| RoundRobin::build(2);
+            let served = Served::with_policy(&model, devices, &options(2, 2, 2), in_turn);
+            let stores =
+                stores_of_requests_with_initial_states(&mut rng, &model, &served, "in turn");
+            assert!(
+                stores > 0,
+                "states of more requests are left than there are slots"
+            );
         }
     }
 }
@@ -485,12 +505,15 @@ fn a_failed_device_ends_its_requests_once_and_is_prepared_again() {
     let mut rng = fastrand::Rng::with_seed(5);
     let [model, _] = models();
     // In turn, states are left of requests that are in no task.
-    let policies = [Some(PolicyKind::Cellular), None];
-    for (failing, policy) in [1, 2, 7, 20]
+    let policies: [fn(usize) -> Box<dyn Policy>; 2] = [
+        |workers| Box::new(Cellular::new(workers, Order::Arrival)),
+        |_| RoundRobin::build(3),
+    ];
+    for (failing, build) in [1, 2, 7, 20]
         .into_iter()
-        .flat_map(|at| policies.map(|p| (at, p)))
+        .flat_map(|at| policies.map(|build| (at, build)))
     {
-        let served = Served::with_policy(&model, 1, &options(1, 1, 3), policy);
+        let served = Served::with_policy(&model, 1, &options(1, 1, 3), build);
         served.counts[0].failing.store(failing, Ordering::Relaxed);
         let requests = requests(&mut rng, 30);
         let all = (requests.iter())

@@ -110,10 +110,11 @@ impl Sequence {
 #[test]
 fn whole_sequences_are_answered_with_the_bits_of_a_session() {
     let mut rng = fastrand::Rng::with_seed(1);
-    for (precision, policy) in Precision::ALL.into_iter().zip(PolicyKind::ALL) {
-        for model in models(precision) {
+    for precision in Precision::ALL {
+        let models = models(precision);
+        for (model, policy) in models.iter().flat_map(|m| PolicyKind::ALL.map(|p| (m, p))) {
             let mut cells = Cells::new();
-            let whole = Whole::add(&mut cells, WholeCell::new(Arc::clone(&model), MAX_STEPS));
+            let whole = Whole::add(&mut cells, WholeCell::new(Arc::clone(model), MAX_STEPS));
             let mut alone = UnbatchedRunner::new(&cells).unwrap();
             let options = EngineOptions {
                 policy,
@@ -218,10 +219,10 @@ impl Cell for Mirror {
     }
 
     fn check_lengths(&self, inputs: &[usize], outputs: &[usize]) -> Result<(), CellError> {
-        match outputs[0] == 2 * inputs[0] {
-            true => Ok(()),
-            false => Err(CellError::new("y is twice as long as x")),
+        if outputs[0] != 2 * inputs[0] {
+            return Err(CellError::new("y is twice as long as x"));
         }
+        Ok(())
     }
 
     fn prepare(&self, _: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {
