@@ -1,4 +1,7 @@
-//! The batching policies: which ready nodes form a batch. One file for each policy.
+//! The batching policies: which ready nodes form a batch.
+//!
+//! The module [`cellular`] has the policies `cellular` and `shortest`, [`ebatch`] the default. The
+//! others are parts of them; [`shares`] is for policies of users, too.
 //!
 //! All policies implement [`Policy`](crate::scheduler::Policy) and run on the same scheduler,
 //! workers and kernels, so a comparison of two policies compares their choices alone.

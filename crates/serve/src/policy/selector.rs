@@ -117,7 +117,7 @@ impl CellSelector {
                 return Some(cell);
             };
             let score = (rows(cell) as f64).powi(2) / (step * in_all);
-            if best.is_none_or(|(_, most)| score > most) {
+            if best.is_none_or(|(_, highest)| score > highest) {
                 best = Some((cell, score));
             }
         }

@@ -33,11 +33,13 @@ use crate::scheduler::WorkerId;
 /// divided by its own, unless other models have been overdue for longer.
 const MODEL_SKIPS: u64 = 32;
 
-/// See the [module](self). A policy asks it whose turn it is ([`Shares::next`]), and tells it of
-/// the models ([`Shares::add`], [`Shares::enter`], [`Shares::remove`]), of each batch
-/// ([`Shares::taken`]) and of each task ([`Shares::start`], [`Shares::done`]).
+/// See the [module](self). [`Shares::next`] returns the model of the next batch. A policy calls the
+/// other methods when models change ([`Shares::add`], [`Shares::enter`], [`Shares::remove`]), for
+/// each batch ([`Shares::taken`]) and at the start and the end of each task ([`Shares::start`],
+/// [`Shares::done`]).
 ///
-/// Methods panic if a worker or a model is unknown.
+/// Methods that take a worker or a model may panic if there is no such worker, or if no model was
+/// added at the index or above it. A model that was removed is ignored.
 ///
 /// ```
 /// use std::num::NonZeroU32;
@@ -135,8 +137,8 @@ impl Shares {
             .sum();
         let overdue = shares().filter_map(|(model, share)| {
             let weight = u64::from(share.weight.get());
-            let most = MODEL_SKIPS * (weights - weight).div_ceil(weight).max(1);
-            Some((share.skips[worker.0].checked_sub(most)?, model))
+            let max_skips = MODEL_SKIPS * (weights - weight).div_ceil(weight).max(1);
+            Some((share.skips[worker.0].checked_sub(max_skips)?, model))
         });
         let least = || {
             shares()
