@@ -487,6 +487,31 @@ fn sigmoid_and_tanh_are_right_to_two_units_in_the_last_place_of_one() {
     }
 }
 
+/// The two are one operator in a plan.
+#[test]
+fn the_product_of_a_sigmoid_and_its_input_has_the_bits_of_both() {
+    let x: Vec<f32> = (-2000..=2000).map(|i| i as f32 / 40.0).collect();
+    let tensor = Tensor::new(&[x.len()], x.clone()).unwrap();
+    let run = |graph: GraphProto| {
+        let network = open(&model(graph, &[18]).encode_to_vec()).unwrap();
+        floats(&network, &[("x", &tensor)]).unwrap()
+    };
+    let graph = |node: Vec<NodeProto>| GraphProto {
+        input: vec![value_of("x", 1)],
+        output: vec![value("y")],
+        node,
+        ..GraphProto::default()
+    };
+    let gates = run(graph(vec![node("Sigmoid", &["x"], "y")]));
+    for factors in [["x", "gate"], ["gate", "x"]] {
+        let gate = node("Sigmoid", &["x"], "gate");
+        let found = run(graph(vec![gate, node("Mul", &factors, "y")]));
+        for ((found, gate), x) in found.iter().zip(&gates).zip(&x) {
+            assert_eq!(found.to_bits(), (gate * x).to_bits(), "{x}");
+        }
+    }
+}
+
 #[test]
 fn a_window_longer_than_the_input_is_an_error() {
     let kernel = || vec![constant("w", &[1, 1, 4], &[1.0; 4])];

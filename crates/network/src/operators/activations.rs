@@ -1,7 +1,7 @@
 //! Activations that tract has without a parameter, that overflow there, or lose a NaN.
 //!
-//! Sigmoid, Tanh and Softplus of float32 and float16 are the library's: their errors are smaller
-//! than those of tract, and a NaN stays one.
+//! Those of float32 and float16 are the library's: their errors are smaller than those of tract,
+//! and a NaN stays one.
 
 use std::sync::OnceLock;
 
@@ -13,8 +13,9 @@ use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_core::element_wise;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::tract_core::ops::binary::TypedBinOp;
+use tract_onnx::tract_hir::tract_core::ops::element_wise::ElementWiseOp;
 use tract_onnx::tract_hir::tract_core::ops::logic::{Iff, comp_gt};
-use tract_onnx::tract_hir::tract_core::ops::math::{div, exp, mul, sub};
+use tract_onnx::tract_hir::tract_core::ops::math::{Mul, div, exp, mul, sub};
 
 use super::Parsed;
 use crate::source::attributes::float;
@@ -22,6 +23,10 @@ use crate::source::attributes::float;
 pub(super) fn parse_celu(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
     let alpha = float(node, "alpha", 1.0);
     Ok((expand(Activation::Celu { alpha }), Vec::new()))
+}
+
+pub(super) fn parse_relu(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Parsed> {
+    Ok((relu().into_hir(), Vec::new()))
 }
 
 pub(super) fn parse_sigmoid(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Parsed> {
@@ -41,11 +46,53 @@ pub(super) fn parse_swish(_: &ParsingContext<'_>, node: &NodeProto) -> TractResu
     Ok((expand(Activation::Swish { alpha }), Vec::new()))
 }
 
+element_wise!(relu, Relu,
+    [f32] => |_, x| activate(kernels::Activation::Relu, x),
+    [f16] => |_, x| activate_halves(kernels::Activation::Relu, x),
+    [f64] => |_, x| each(x, |x| if x < 0.0 { 0.0 } else { x }),
+    [i8, i16, i32, i64] => |_, x| each(x, |x| x.max(0))
+);
+
 element_wise!(sigmoid, Sigmoid,
     [f32] => |_, x| activate(kernels::Activation::Sigmoid, x),
     [f16] => |_, x| activate_halves(kernels::Activation::Sigmoid, x),
-    [f64] => |_, x| each(x, |x| 1.0 / (1.0 + (-x).exp()))
+    [f64] => |_, x| each(x, |x| 1.0 / (1.0 + (-x).exp()));
+    declutter: as_silu
 );
+
+// `x · sigmoid(x)`: one pass over `x` in place, where two operators would copy it.
+element_wise!(silu, Silu,
+    [f32] => |_, x| {
+        const VALUES: usize = 1024;
+        let mut gates = [0.0; VALUES];
+        x.chunks_mut(VALUES).try_for_each(|x| {
+            let gates = &mut gates[..x.len()];
+            gates.copy_from_slice(x);
+            activate(kernels::Activation::Sigmoid, gates)?;
+            x.iter_mut().zip(gates).for_each(|(x, gate)| *x *= *gate);
+            Ok(())
+        })
+    }
+);
+
+/// Replaces the product of a Sigmoid of float32 and its input.
+fn as_silu(model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+    let is_sigmoid = node
+        .op_as::<ElementWiseOp>()
+        .is_some_and(|op| op.0.is::<Sigmoid>());
+    if !is_sigmoid || model.outlet_fact(node.inputs[0])?.datum_type != f32::datum_type() {
+        return Ok(None);
+    }
+    let product = model.find_succ_bin_with_outlet::<Mul>(node, &node.inputs[0]);
+    let Some(product) = product else {
+        return Ok(None);
+    };
+    let mut patch = TypedModelPatch::default();
+    let x = patch.taps(model, &node.inputs)?;
+    let y = patch.wire_node(format!("{}.silu", node.name), silu(), &x)?;
+    patch.shunt_outside(model, product.id.into(), y[0])?;
+    Ok(Some(patch))
+}
 
 element_wise!(tanh, Tanh,
     [f32] => |_, x| activate(kernels::Activation::Tanh, x),
@@ -81,7 +128,7 @@ fn activate_halves(activation: kernels::Activation, values: &mut [f16]) -> Tract
     Ok(())
 }
 
-fn each(values: &mut [f64], of_one: impl Fn(f64) -> f64) -> TractResult<()> {
+fn each<T: Copy>(values: &mut [T], of_one: impl Fn(T) -> T) -> TractResult<()> {
     values.iter_mut().for_each(|value| *value = of_one(*value));
     Ok(())
 }

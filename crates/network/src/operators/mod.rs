@@ -61,7 +61,7 @@ const OWN: [(&str, Parse); 34] = [
     ("QuantizeLinear", quantize_linear::parse_quantize),
     ("ReduceMax", extremes::parse),
     ("ReduceMin", extremes::parse),
-    ("Relu", extremes::parse),
+    ("Relu", activations::parse_relu),
     ("ReverseSequence", reverse_sequence::parse),
     ("Scatter", indices::parse_scatter_elements),
     ("ScatterElements", indices::parse_scatter_elements),
