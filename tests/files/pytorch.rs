@@ -196,15 +196,17 @@ fn the_tensors_of_a_module_are_those_of_its_state_dict() {
 
 #[test]
 fn a_tensor_that_is_not_plain_is_named_with_its_type_and_the_way_out() {
-    for (file_name, of) in [
-        ("quantised.pt", "_rebuild_qtensor"),
-        ("negated.pt", "a negated or conjugated view"),
+    for (file_name, of, is_plain_before) in [
+        ("quantised.pt", "_rebuild_qtensor", true),
+        ("negated.pt", "a negated or conjugated view", false),
     ] {
         match Model::open(file(file_name)) {
             Err(LoadError::Tensor { name, reason }) => {
                 assert_eq!(name, "weight_hh_l1");
                 assert!(reason.contains(of), "{reason}");
                 assert!(reason.contains("state_dict()"), "{reason}");
+                assert_eq!(reason.contains("quantised"), is_plain_before, "{reason}");
+                assert_eq!(reason.contains("resolve_neg"), !is_plain_before, "{reason}");
             }
             other => panic!("{other:?}"),
         }
@@ -319,29 +321,33 @@ fn hostile_pickles_are_refused_at_once() {
     let key = [&b"B\0\0\x10\0"[..], &b"k".repeat((1 << 20) - 1), b"\xff"].concat();
     let items = b"h\x01N".repeat(1 << 20);
     let keys = [&b"\x80\x02"[..], &key, b"q\x010}(", &items, b"u."].concat();
-    for (name, pickle) in [
-        ("doubled", doubled),
-        ("deep", deep.concat()),
-        ("cyclic", cyclic),
-        ("values", values),
-        ("copies", copies),
-        ("marks", marks),
-        ("long", long),
-        ("named", named),
-        ("pairs", pairs),
-        ("nested", nested),
-        ("rebuilt", rebuilt.concat()),
-        ("axes", axes),
-        ("decoded", decoded),
-        ("reversed", reversed),
-        ("parsed", parsed),
-        ("wide", wide),
-        ("keys", keys),
-        ("empty", b"\x80\x02.".to_vec()),
+    let held = "its objects hold each other too often or too deeply";
+    let many = "its pickle has more than 4194304 values";
+    let none = "no recurrent stack";
+    for (name, pickle, told) in [
+        ("doubled", doubled, held),
+        ("deep", deep.concat(), held),
+        ("cyclic", cyclic, none),
+        ("values", values, many),
+        ("copies", copies, many),
+        ("marks", marks, many),
+        ("long", long, "it is cut short (at byte 2 of its pickle)"),
+        ("named", named, held),
+        ("pairs", pairs, none),
+        ("nested", nested, none),
+        ("rebuilt", rebuilt.concat(), none),
+        ("axes", axes, held),
+        ("decoded", decoded, held),
+        ("reversed", reversed, held),
+        ("parsed", parsed, held),
+        ("wide", wide, held),
+        ("keys", keys, none),
+        ("empty", b"\x80\x02.".to_vec(), "a value is missing"),
     ] {
         let mut hostile = tempfile::NamedTempFile::new().unwrap();
         hostile.write_all(&pickle).unwrap();
         let refused = Model::open(hostile.path()).unwrap_err().to_string();
+        assert!(refused.contains(told), "{name}: {refused}");
         assert!(
             !refused.contains('\n') && refused.len() < 300,
             "{name}: {refused}"
@@ -349,22 +355,196 @@ fn hostile_pickles_are_refused_at_once() {
     }
 }
 
-/// One matrix, as the parts of pruned weights of many layers.
+/// Matrices of the same bytes and different shapes, as the parts of pruned weights of many layers.
 #[test]
 fn computed_tensors_are_not_larger_than_their_file() {
     let bytes = [&b"B\0\0\x10\0"[..], &[0; 1 << 20]].concat();
-    let matrix = array(&bytes, b"f4", b"(M\0\x02M\0\x02t");
-    let mut pickle = [&b"\x80\x02"[..], &matrix, b"q\x010}("].concat();
-    for layer in 1000..5000 {
+    let mut pickle = [&bytes[..], b"q\x010}("].concat();
+    for rows in 100..500u16 {
+        let shape = [&b"(M"[..], &rows.to_le_bytes(), b"M\0\x02t"].concat();
         for part in ["orig", "mask"] {
-            pickle.extend(format!("X\x16\0\0\0{layer}.weight_ih_l0_{part}h\x01").bytes());
+            pickle.extend(text(&format!("{rows}.weight_ih_l0_{part}")));
+            pickle.extend(array(b"h\x01", b"f4", &shape));
         }
     }
-    pickle.extend(b"u.");
-    let mut hostile = tempfile::NamedTempFile::new().unwrap();
-    hostile.write_all(&pickle).unwrap();
-    let refused = Model::open(hostile.path()).unwrap_err().to_string();
+    pickle.push(b'u');
+    let refused = open(&pickle, &SafetensorsOptions::new()).unwrap_err();
+    let refused = refused.to_string();
     assert!(refused.contains("larger than the file"), "{refused}");
+}
+
+/// A text, a dictionary and an object in a pickle.
+fn text(value: &str) -> Vec<u8> {
+    [&[b'U', value.len() as u8], value.as_bytes()].concat()
+}
+
+fn dictionary(items: &[(&str, &[u8])]) -> Vec<u8> {
+    let items = items
+        .iter()
+        .map(|(key, value)| [&text(key), *value].concat());
+    let items: Vec<Vec<u8>> = items.collect();
+    [&b"}("[..], &items.concat(), b"u"].concat()
+}
+
+fn object(attributes: &[(&str, &[u8])]) -> Vec<u8> {
+    [&b"ca\nb\n)R"[..], &dictionary(attributes), b"b"].concat()
+}
+
+/// A module of one layer without biases: two inputs, two hidden units.
+fn module(options: &[(&str, &[u8])]) -> Vec<u8> {
+    let ones = [&b"C\x10"[..], &1f32.to_le_bytes().repeat(4)].concat();
+    let matrix = array(&ones, b"f4", b"(K\x02K\x02t");
+    let parameters = dictionary(&[("weight_ih_l0", &matrix), ("weight_hh_l0", &matrix)]);
+    let tables: [(&str, &[u8]); 3] = [
+        ("_parameters", &parameters),
+        ("_buffers", b"}"),
+        ("_modules", b"}"),
+    ];
+    object(&[&tables, options].concat())
+}
+
+fn open(pickle: &[u8], options: &SafetensorsOptions) -> Result<Model, LoadError> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"\x80\x02").unwrap();
+    file.write_all(pickle).unwrap();
+    file.write_all(b".").unwrap();
+    Model::open_with(file.path(), options)
+}
+
+const YES: &[u8] = b"\x88";
+const NO: &[u8] = b"\x89";
+
+#[test]
+fn modules_of_a_list_agree_unless_an_option_says_it() {
+    let (relu, tanh) = (text("RNN_RELU"), text("RNN_TANH"));
+    let list = |first: [&[u8]; 2], second: [&[u8]; 2]| {
+        let of = |[mode, batch_first]: [&[u8]; 2]| {
+            module(&[("mode", mode), ("batch_first", batch_first)])
+        };
+        let modules = dictionary(&[("0", &of(first)), ("1", &of(second))]);
+        dictionary(&[("rnns", &modules)])
+    };
+    let options = SafetensorsOptions::new().prefix("rnns.");
+    let (with_cell, with_order) = (
+        options.clone().cell(Cell::RNN),
+        options.clone().batch_first(false),
+    );
+    for (file, refused, name, option, accepted) in [
+        (
+            list([&relu, NO], [&tanh, NO]),
+            [&options, &with_order],
+            "nonlinearity",
+            "SafetensorsOptions::cell (--cell)",
+            &with_cell,
+        ),
+        (
+            list([&tanh, YES], [&tanh, NO]),
+            [&options, &with_cell],
+            "batch_first",
+            "SafetensorsOptions::batch_first (--batch-first)",
+            &with_order,
+        ),
+    ] {
+        for options in refused {
+            match open(&file, options) {
+                Err(LoadError::Tensor {
+                    name: tensor,
+                    reason,
+                }) => {
+                    assert_eq!(tensor, "rnns.1.weight_ih_l0");
+                    assert!(reason.contains(name), "{reason}");
+                    assert!(reason.contains(option), "{reason}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let model = open(&file, accepted).unwrap();
+        assert_eq!(model.layout(), Layout::TimeMajor);
+        for layer in model.layers() {
+            assert_eq!(*layer.directions()[0].cell(), Cell::RNN);
+        }
+    }
+    let both = list([&relu, YES], [&tanh, NO]);
+    assert!(open(&both, &with_cell).is_err());
+    assert!(open(&both, &with_cell.batch_first(true)).is_ok());
+}
+
+#[test]
+fn values_of_options_of_a_module() {
+    let options = SafetensorsOptions::new();
+    let (relu, tanh) = (text("relu"), text("tanh"));
+    let batch_major = |value: &[u8]| {
+        let model = open(&module(&[("batch_first", value)]), &options);
+        model.map(|model| model.layout() == Layout::BatchMajor)
+    };
+    assert!(batch_major(YES).unwrap() && batch_major(b"K\x01").unwrap());
+    assert!(!batch_major(NO).unwrap() && !batch_major(b"K\x00").unwrap());
+    let is_relu = |value: &[u8]| {
+        let model = open(&module(&[("nonlinearity", value)]), &options);
+        model.map(|model| *model.layers()[0].directions()[0].cell() != Cell::RNN)
+    };
+    assert!(is_relu(&relu).unwrap() && !is_relu(&tanh).unwrap());
+    for (name, value) in [
+        ("batch_first", &b"K\x02"[..]),
+        ("batch_first", &text("yes")),
+        ("nonlinearity", &text("gelu")),
+        ("nonlinearity", b"ctorch\nrelu\n"),
+    ] {
+        let file = module(&[(name, value)]);
+        let refused = open(&file, &options).unwrap_err().to_string();
+        assert!(refused.contains(name), "{refused}");
+        assert!(refused.contains("unknown value"), "{refused}");
+        let given = match name {
+            "batch_first" => options.clone().batch_first(true),
+            _ => options.clone().cell(Cell::RNN),
+        };
+        assert!(open(&file, &given).is_ok(), "{name}");
+    }
+}
+
+/// The same tensors, under many names: pruned weights, and weights that a pickle of protocol 2
+/// holds as texts.
+#[test]
+fn shared_weights_are_computed_and_decoded_once() {
+    const SIZE: usize = 64;
+    let shape = b"(K\x40K\x40t";
+    let values = |value: f32| {
+        let bytes = value.to_le_bytes().repeat(SIZE * SIZE);
+        let length = (bytes.len() as u32).to_le_bytes();
+        array(&[&b"B"[..], &length, &bytes].concat(), b"f4", shape)
+    };
+    let pruned = dictionary(&[
+        ("weight_ih_l0_orig", &values(3.0)),
+        ("weight_ih_l0_mask", &values(0.5)),
+        ("weight_hh_l0", &values(2.0)),
+    ]);
+    // 1.5 and 2 have bytes of ASCII and Latin 1.
+    let texts = |value: f32| {
+        let bytes = value.to_le_bytes().repeat(SIZE * SIZE);
+        let text: String = bytes.into_iter().map(char::from).collect();
+        let length = (text.len() as u32).to_le_bytes();
+        let text = [&b"X"[..], &length, text.as_bytes()].concat();
+        let call = [&b"c_codecs\nencode\n("[..], &text, b"X\x06\0\0\0latin1tR"];
+        array(&call.concat(), b"f4", shape)
+    };
+    let decoded = dictionary(&[("weight_ih_l0", &texts(1.5)), ("weight_hh_l0", &texts(2.0))]);
+    let matrix = |value| Matrix::new(SIZE, SIZE, vec![value; SIZE * SIZE]).unwrap();
+    for weights in [pruned, decoded] {
+        // The dictionary is kept, and each name but the first repeats it.
+        let mut file = [&b"}("[..], &text("model"), &weights, b"q\x05"].concat();
+        for copy in 0..8 {
+            file.extend(text(&format!("copy{copy}")));
+            file.extend(b"h\x05");
+        }
+        file.push(b'u');
+        for prefix in ["model.", "copy7."] {
+            let options = SafetensorsOptions::new().prefix(prefix);
+            let model = open(&file, &options).unwrap();
+            let found = model.layers()[0].directions()[0].weights();
+            assert_eq!(found.input, matrix(1.5));
+            assert_eq!(found.recurrent, matrix(2.0));
+        }
+    }
 }
 
 #[test]

@@ -231,9 +231,10 @@ impl<'a> TreeWeights<'a> {
 
     /// `E`, features of `x`; 0 where the cell reads none.
     pub fn input_size(&self) -> usize {
-        match self.cell.reads_input() {
-            true => self.weights.input.cols(),
-            false => 0,
+        if self.cell.reads_input() {
+            self.weights.input.cols()
+        } else {
+            0
         }
     }
 

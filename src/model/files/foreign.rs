@@ -150,12 +150,8 @@ pub(super) fn of_content(head: &[u8], ending: &str) -> Option<Foreign> {
         let start = text[..text.len().min(512)].to_ascii_lowercase();
         let is_page = [&b"<!doctype html"[..], b"<html", b"<head", b"<body"];
         let is_xml = start.starts_with(b"<?xml") && !has(&start, b"<html");
-        return Some(
-            match is_page.iter().any(|tag| has(&start, tag)) && !is_xml {
-                true => WEB_PAGE,
-                false => XML,
-            },
-        );
+        let is_page = is_page.iter().any(|tag| has(&start, tag)) && !is_xml;
+        return Some(if is_page { WEB_PAGE } else { XML });
     }
     if text.starts_with(b"{") || text.starts_with(b"[") {
         return (!has(text, b"\"weight_map\"")).then(|| match ending {

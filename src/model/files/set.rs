@@ -52,14 +52,15 @@ impl Set {
                 return Set::of_map(index, map);
             }
         }
-        let Some((before, number, total, after)) = numbered(name) else {
+        let Some(numbered) = Numbered::parse(name) else {
             return Ok(Set {
                 files: vec![path.into()],
                 index: None,
             });
         };
-        let width = number.len();
-        let total: usize = total.parse().unwrap_or(usize::MAX);
+        let Numbered { before, after, .. } = numbered;
+        let width = numbered.number.len();
+        let total: usize = numbered.total.parse().unwrap_or(usize::MAX);
         let mut files = Vec::new();
         for member in 1..=total {
             let file = format!("{before}-{member:0width$}-of-{total:0width$}{after}");
@@ -112,19 +113,35 @@ fn missing(path: &Path, file: &Path) -> LoadError {
     }
 }
 
-/// The parts of `model-00001-of-00002.safetensors`, for a set of several files.
-fn numbered(name: &str) -> Option<(&str, &str, &str, &str)> {
-    let (first, rest) = name.rsplit_once("-of-")?;
-    let (before, number) = first.rsplit_once('-')?;
-    let end = rest
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(rest.len());
-    let (total, after) = rest.split_at(end);
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
-    let of_several = total.parse::<usize>().is_ok_and(|total| total > 1);
-    // As Hugging Face writes them: fold-1-of-5.pt is no part of a model.
-    let are_numbers = is_number(number) && number.len() == total.len() && total.len() >= 5;
-    (are_numbers && of_several).then_some((before, number, total, after))
+/// The parts of `model-00001-of-00002.safetensors`, the name of a file of a set.
+#[derive(Debug, PartialEq)]
+struct Numbered<'n> {
+    before: &'n str,
+    number: &'n str,
+    total: &'n str,
+    after: &'n str,
+}
+
+impl<'n> Numbered<'n> {
+    /// `None`: it is no name of one of several files.
+    fn parse(name: &'n str) -> Option<Numbered<'n>> {
+        let (first, rest) = name.rsplit_once("-of-")?;
+        let (before, number) = first.rsplit_once('-')?;
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let (total, after) = rest.split_at(end);
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+        let of_several = total.parse::<usize>().is_ok_and(|total| total > 1);
+        // As Hugging Face writes them: fold-1-of-5.pt is no part of a model.
+        let are_numbers = is_number(number) && number.len() == total.len() && total.len() >= 5;
+        (are_numbers && of_several).then_some(Numbered {
+            before,
+            number,
+            total,
+            after,
+        })
+    }
 }
 
 /// The indices in the folder of a file.
@@ -165,9 +182,15 @@ mod tests {
 
     #[test]
     fn names_of_sets_are_recognised() {
-        let found = numbered("a-of-b-00002-of-00003.safetensors");
-        assert_eq!(found, Some(("a-of-b", "00002", "00003", ".safetensors")));
-        assert!(numbered("pytorch_model-00001-of-00002.bin").is_some());
+        let found = Numbered::parse("a-of-b-00002-of-00003.safetensors");
+        let expected = Numbered {
+            before: "a-of-b",
+            number: "00002",
+            total: "00003",
+            after: ".safetensors",
+        };
+        assert_eq!(found, Some(expected));
+        assert!(Numbered::parse("pytorch_model-00001-of-00002.bin").is_some());
         for alone in [
             "model.safetensors",
             "model-00001-of-00001.safetensors",
@@ -177,7 +200,7 @@ mod tests {
             "epoch-3-of-10.ckpt",
             "-of-",
         ] {
-            assert_eq!(numbered(alone), None, "{alone}");
+            assert_eq!(Numbered::parse(alone), None, "{alone}");
         }
     }
 }

@@ -30,12 +30,21 @@ pub(super) fn array<'a>(
             // Before NumPy 1.0 the state had no version.
             let state = pickle.elements(call.state?)?;
             let &[shape, dtype, order, bytes] = state.last_chunk()?;
-            let is_fortran = matches!(pickle.get(order), Value::Bool(true) | Value::Int(1));
-            (bytes, dtype, shape, is_fortran)
+            Fields {
+                bytes,
+                dtype,
+                shape,
+                is_fortran: matches!(pickle.get(order), Value::Bool(true) | Value::Int(1)),
+            }
         }
         "_frombuffer" => {
             let &[bytes, dtype, shape, order] = pickle.elements(call.arguments)?.first_chunk()?;
-            (bytes, dtype, shape, pickle.text(order) == Some("F"))
+            Fields {
+                bytes,
+                dtype,
+                shape,
+                is_fortran: pickle.text(order) == Some("F"),
+            }
         }
         _ => return None,
     };
@@ -43,14 +52,18 @@ pub(super) fn array<'a>(
     Some(of_fields(pickle, fields, copied).ok_or_else(unread))
 }
 
-fn of_fields<'a>(
-    pickle: &Pickle<'a>,
-    (bytes, dtype, shape, is_fortran): (Id, Id, Id, bool),
-    copied: &mut usize,
-) -> Option<Entry<'a>> {
-    let (dtype, is_big_endian) = of_dtype(pickle, dtype)?;
-    let shape = pickle.sizes(shape)?;
-    let mut bytes = self::bytes(pickle, bytes, copied)?;
+/// What an array is made of.
+struct Fields {
+    bytes: Id,
+    dtype: Id,
+    shape: Id,
+    is_fortran: bool,
+}
+
+fn of_fields<'a>(pickle: &Pickle<'a>, fields: Fields, copied: &mut usize) -> Option<Entry<'a>> {
+    let (dtype, is_big_endian) = of_dtype(pickle, fields.dtype)?;
+    let shape = pickle.sizes(fields.shape)?;
+    let mut bytes = self::bytes(pickle, fields.bytes, copied)?;
     if is_big_endian && width(dtype) > 1 {
         *copied = copied.saturating_add(bytes.len());
         let values = bytes.to_mut().chunks_exact_mut(width(dtype));
@@ -59,7 +72,7 @@ fn of_fields<'a>(
     let mut strides = vec![1; shape.len()];
     let mut expected = 1usize;
     for axis in 0..shape.len() {
-        let axis = if is_fortran {
+        let axis = if fields.is_fortran {
             axis
         } else {
             shape.len() - 1 - axis

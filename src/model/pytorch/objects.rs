@@ -9,14 +9,14 @@
 //! ```
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::arrays::array;
 use super::container::{Checkpoint, Storages};
 use super::pickle::{Call, Id, MAX_NAME, Pickle, Value};
 use super::storage::{Missing, Storage, of_dtype};
 use super::width;
-use crate::model::safetensors::{Entry, ModuleOptions};
+use crate::model::safetensors::{Entry, ModuleOptions, Stated};
 
 /// Most values on the ways to all tensors. Values that several others hold count each time.
 const MAX_STEPS: usize = 1 << 23;
@@ -46,12 +46,11 @@ pub(super) fn tensors<'a>(file: &Checkpoint<'a>) -> Result<Found<'a>, String> {
     let mut walk = Walk {
         pickle,
         storages: &file.storages,
-        // A value may be in several places of a file, as tied weights are, and each is decoded and
-        // parsed.
-        most_copied: file.length.saturating_mul(4),
+        max_copied: file.length.saturating_mul(4),
         found: Found::default(),
         path: Vec::new(),
         open: HashSet::new(),
+        decoded: HashMap::new(),
         steps: 0,
         copied: 0,
     };
@@ -62,11 +61,14 @@ pub(super) fn tensors<'a>(file: &Checkpoint<'a>) -> Result<Found<'a>, String> {
 struct Walk<'p, 'a> {
     pickle: &'p Pickle<'a>,
     storages: &'p Storages<'a>,
-    most_copied: usize,
+    max_copied: usize,
     found: Found<'a>,
     path: Vec<String>,
     /// The values on the way: objects may hold each other.
     open: HashSet<Id>,
+    /// Tensors with bytes of their own: a value may be in many places of a file, as shared weights
+    /// are.
+    decoded: HashMap<Id, Entry<'a>>,
     steps: usize,
     /// Bytes that were copied, decoded or parsed: names, and values that no slice of the file has.
     copied: usize,
@@ -75,7 +77,7 @@ struct Walk<'p, 'a> {
 impl<'a> Walk<'_, 'a> {
     fn visit(&mut self, id: Id) -> Result<(), String> {
         self.steps += 1;
-        let is_copied = self.copied > self.most_copied;
+        let is_copied = self.copied > self.max_copied;
         if is_copied || self.steps > MAX_STEPS || self.open.len() > MAX_DEPTH {
             return Err("its objects hold each other too often or too deeply".into());
         }
@@ -96,9 +98,25 @@ impl<'a> Walk<'_, 'a> {
         match pickle.get(id) {
             Value::Dict(items) => self.visit_items(items),
             Value::List(elements) | Value::Tuple(elements) => self.visit_elements(elements),
-            Value::Call(call) => self.visit_call(call),
+            Value::Call(call) => match self.decoded.get(&id) {
+                Some(entry) => self.add(Ok(entry.clone())),
+                None => self.visit_new_call(id, call),
+            },
             _ => Ok(()),
         }
+    }
+
+    /// Keeps what it decodes.
+    fn visit_new_call(&mut self, id: Id, call: &Call) -> Result<(), String> {
+        let earlier = self.found.entries.len();
+        self.visit_call(call)?;
+        if let [(name, entry)] = &self.found.entries[earlier..]
+            && entry.is_own()
+            && *name == self.name()
+        {
+            self.decoded.insert(id, entry.clone());
+        }
+        Ok(())
     }
 
     fn visit_items(&mut self, items: &[(Id, Id)]) -> Result<(), String> {
@@ -222,12 +240,26 @@ impl<'a> Walk<'_, 'a> {
             return self.visit_items(attributes);
         };
         let text = |name| attribute(name).and_then(|value| pickle.text(value));
-        // A layer has a mode, a cell a nonlinearity.
-        let kind = text("mode").or_else(|| text("nonlinearity"));
-        let batch_first = attribute("batch_first").map(|value| pickle.get(value));
+        let value = |name| attribute(name).map(|value| pickle.get(value));
+        // A layer has a mode, a cell a nonlinearity. Others may have a mode of another meaning.
+        let is_relu = match (text("mode"), text("nonlinearity")) {
+            (Some("RNN_RELU"), _) => Stated::Yes,
+            (Some("RNN_TANH" | "LSTM" | "GRU"), _) => Stated::No,
+            (_, Some("relu")) => Stated::Yes,
+            (_, Some("tanh")) => Stated::No,
+            _ => match value("nonlinearity") {
+                None | Some(Value::None) => Stated::No,
+                Some(_) => Stated::Unknown,
+            },
+        };
+        let batch_first = match value("batch_first") {
+            None | Some(Value::None | Value::Bool(false) | Value::Int(0)) => Stated::No,
+            Some(Value::Bool(true) | Value::Int(1)) => Stated::Yes,
+            Some(_) => Stated::Unknown,
+        };
         let options = ModuleOptions {
-            is_relu: matches!(kind, Some("RNN_RELU" | "relu")),
-            batch_first: matches!(batch_first, Some(Value::Bool(true))),
+            is_relu,
+            batch_first,
         };
         if options != ModuleOptions::default() {
             let name = self.name();
@@ -314,7 +346,8 @@ impl<'a> Walk<'_, 'a> {
         let flags = arguments.get(if call == "_rebuild_tensor_v3" { 7 } else { 6 });
         let flags = flags.map(|&flags| pickle.get(flags));
         if matches!(flags, Some(Value::Dict(flags)) if !flags.is_empty()) {
-            let of = "torch.Tensor (a negated or conjugated view; resolve_neg() makes it plain)";
+            let of = "torch.Tensor (a negated or conjugated view; in Python, load the state_dict() \
+                      and save it with resolve_neg() or resolve_conj() of it)";
             return Err(Missing::Unread(of.into()));
         }
         let storage = Storage::read(pickle, self.storages, storage, &mut self.copied);

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 /// Many more than a checkpoint has: a tensor takes about twenty.
 const MAX_VALUES: usize = 1 << 22;
 
-/// Bytes of the longest name. A longer text is compared, or checked to be UTF-8, by nobody.
+/// Bytes of the longest name. A longer text counts as none: it is not compared with others.
 pub(super) const MAX_NAME: usize = 1 << 10;
 
 const TOO_MANY: &str = "its pickle has more than 4194304 values";
@@ -216,9 +216,10 @@ impl<'a> Machine<'a> {
                     _ => line,
                 };
                 // No name of a tensor has escapes.
-                self.push(match text.contains('\\') {
-                    true => Value::Scalar,
-                    false => Value::Text(text),
+                self.push(if text.contains('\\') {
+                    Value::Scalar
+                } else {
+                    Value::Text(text)
                 })?;
             }
             b'B' | b'C' | 0x8e | 0x96 => {
@@ -242,10 +243,13 @@ impl<'a> Machine<'a> {
                 self.push(text.map_or(Value::Bytes(bytes), Value::Text))?;
             }
             b'(' => self.marks.push(self.stack.len()),
-            b'0' => match self.marks.last() == Some(&self.stack.len()) {
-                true => drop(self.marks.pop()),
-                false => drop(self.pop()?),
-            },
+            b'0' => {
+                if self.marks.last() == Some(&self.stack.len()) {
+                    self.marks.pop();
+                } else {
+                    self.pop()?;
+                }
+            }
             b'1' => drop(self.pop_to_mark()?),
             b'2' => self.stack.push(self.top()?),
             b')' => self.push(Value::Tuple(Vec::new()))?,

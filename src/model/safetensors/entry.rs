@@ -1,6 +1,7 @@
 //! A tensor and its bytes.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use safetensors::tensor::Dtype;
 
@@ -14,20 +15,55 @@ pub(in crate::model) struct Entry<'a> {
 
 #[derive(Clone, Debug)]
 enum Data<'a> {
-    Rows(Cow<'a, [u8]>),
+    /// At least as many bytes as the shape says, of which the first are read.
+    Rows(Bytes<'a>),
     /// Checked: every index of the shape is within the bytes.
     #[cfg_attr(not(feature = "pytorch"), expect(dead_code))]
     View {
-        bytes: Cow<'a, [u8]>,
+        bytes: Bytes<'a>,
         /// In values.
         strides: Vec<usize>,
     },
 }
 
+/// Bytes of a file, or others, which copies of an entry share.
+#[derive(Clone, Debug)]
+enum Bytes<'a> {
+    OfFile(&'a [u8]),
+    Own(Arc<Vec<u8>>),
+}
+
+impl Bytes<'_> {
+    fn all(&self) -> &[u8] {
+        match self {
+            Bytes::OfFile(bytes) => bytes,
+            Bytes::Own(bytes) => bytes,
+        }
+    }
+}
+
+impl<'a> From<Cow<'a, [u8]>> for Bytes<'a> {
+    fn from(bytes: Cow<'a, [u8]>) -> Bytes<'a> {
+        match bytes {
+            Cow::Borrowed(bytes) => Bytes::OfFile(bytes),
+            Cow::Owned(bytes) => Bytes::Own(bytes.into()),
+        }
+    }
+}
+
+/// Where the values of an entry are and how they are read: two of one place are equal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    address: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    strides: Option<Vec<usize>>,
+}
+
 impl<'a> Entry<'a> {
     /// A tensor with its rows in order: as many bytes as its shape says.
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: impl Into<Cow<'a, [u8]>>) -> Entry<'a> {
-        let data = Data::Rows(bytes.into());
+        let data = Data::Rows(bytes.into().into());
         Entry { dtype, shape, data }
     }
 
@@ -46,7 +82,8 @@ impl<'a> Entry<'a> {
         strides: Vec<usize>,
         bytes: impl Into<Cow<'a, [u8]>>,
     ) -> Option<Entry<'a>> {
-        let (bytes, width) = (bytes.into(), width(dtype));
+        let bytes = bytes.into();
+        let width = width(dtype);
         if shape.len() != strides.len() {
             return None;
         }
@@ -55,9 +92,10 @@ impl<'a> Entry<'a> {
         let last = axes().try_fold(0usize, |last, (&size, &stride)| {
             last.checked_add(size.saturating_sub(1).checked_mul(stride)?)
         });
-        let length = match values {
-            0 => 0,
-            _ => last?.checked_add(1)?.checked_mul(width)?,
+        let length = if values == 0 {
+            0
+        } else {
+            last?.checked_add(1)?.checked_mul(width)?
         };
         if length > bytes.len() {
             return None;
@@ -68,17 +106,34 @@ impl<'a> Entry<'a> {
             expected = expected.saturating_mul(size);
             fits
         });
-        let data = match is_in_rows || values == 0 {
-            true => Data::Rows(match bytes {
-                Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[..length]),
-                Cow::Owned(mut bytes) => {
-                    bytes.truncate(length);
-                    Cow::Owned(bytes)
-                }
-            }),
-            false => Data::View { bytes, strides },
+        let bytes = bytes.into();
+        let data = if is_in_rows || values == 0 {
+            Data::Rows(bytes)
+        } else {
+            Data::View { bytes, strides }
         };
         Some(Entry { dtype, shape, data })
+    }
+
+    /// Whether its bytes are not those of the file.
+    #[cfg(feature = "pytorch")]
+    pub fn is_own(&self) -> bool {
+        let (Data::Rows(bytes) | Data::View { bytes, .. }) = &self.data;
+        matches!(bytes, Bytes::Own(_))
+    }
+
+    /// Valid while the entry lives.
+    pub(super) fn place(&self) -> Place {
+        let (bytes, strides) = match &self.data {
+            Data::Rows(bytes) => (bytes, None),
+            Data::View { bytes, strides } => (bytes, Some(strides.clone())),
+        };
+        Place {
+            address: bytes.all().as_ptr().addr(),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            strides,
+        }
     }
 
     /// The number of values.
@@ -93,11 +148,11 @@ impl<'a> Entry<'a> {
 
     /// All values in row-major order, little-endian.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
-        let (bytes, strides) = match &self.data {
-            Data::Rows(bytes) => return Cow::Borrowed(bytes),
-            Data::View { bytes, strides } => (bytes, strides),
-        };
         let width = width(self.dtype);
+        let (bytes, strides) = match &self.data {
+            Data::Rows(bytes) => return Cow::Borrowed(&bytes.all()[..self.values() * width]),
+            Data::View { bytes, strides } => (bytes.all(), strides),
+        };
         let mut gathered = Vec::with_capacity(self.values() * width);
         let mut index = vec![0; self.shape.len()];
         for _ in 0..self.values() {

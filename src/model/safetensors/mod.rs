@@ -24,9 +24,9 @@ pub(super) use entry::{Entry, width};
 use layer_tensors::DirectionId;
 pub(super) use metadata::ActivationText;
 use metadata::{LayerMetadata, Metadata};
-use stack::{ExpectedCell, Stack};
+use stack::{BATCH_FIRST, ExpectedCell, IS_RELU, Stack};
 #[cfg(feature = "pytorch")]
-pub(super) use tensors::ModuleOptions;
+pub(super) use tensors::{ModuleOptions, Stated};
 
 use super::{Activation, Cell, Direction, Layer, Layout, LoadError, Merge, Model};
 
@@ -140,8 +140,15 @@ impl Model {
         let tensors = &tensors.canonical()?;
         let metadata = Metadata::read(tensors)?;
         let stack = Stack::find(tensors, &metadata, options.prefix.as_deref())?;
-        let module = stack.module_options()?;
-        let stated = expected_cell(&metadata, options)?.or(module.is_relu.then_some(RELU));
+        // What the modules say counts where nothing else does.
+        let stated = match expected_cell(&metadata, options)? {
+            None if stack.of_modules(&IS_RELU)? => Some(RELU),
+            stated => stated,
+        };
+        let batch_first = match options.batch_first.or(metadata.batch_first) {
+            None if stack.of_modules(&BATCH_FIRST)? => Some(true),
+            stated => stated,
+        };
         let cell = check_shapes(&stack, stated)?;
         tensors.check_size(stack.names())?;
         let layers = stack.layers().map(|ids| read_layer(&stack, ids, cell));
@@ -150,8 +157,7 @@ impl Model {
             Some(interface) => Model::with_interface(layers, interface)?,
             None => Model::new(layers)?,
         };
-        let of_module = module.batch_first.then_some(true);
-        match options.batch_first.or(metadata.batch_first).or(of_module) {
+        match batch_first {
             Some(true) => Ok(model.batch_first()),
             // Only an interface in the metadata can give this order without `batch_first`.
             Some(false) if model.layout() == Layout::BatchMajor => Err(metadata::error(

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::Entry;
+use super::entry::{Entry, Place};
 use super::layer_tensors::TensorName;
 use super::tensors::{Tensors, tensor_error};
 use crate::model::LoadError;
@@ -51,7 +51,21 @@ impl<'n> Parts<'n> {
         ];
         all.into_iter().flatten()
     }
+
+    /// Where the values of each are.
+    fn places(&self, tensors: &Tensors<'_>) -> Places {
+        let parts = [
+            self.raw,
+            self.gain,
+            self.direction,
+            self.original,
+            self.mask,
+        ];
+        parts.map(|part| tensors.place(part?))
+    }
 }
+
+type Places = [Option<Place>; 5];
 
 /// The canonical names that differ from those of the file, with their origins, and the names of the
 /// file that are read no more.
@@ -80,11 +94,17 @@ pub(super) fn rename(tensors: &Tensors<'_>) -> Result<Renamed, LoadError> {
                 .insert(layer, Source::Stored(name.to_owned()));
         }
     }
-    // Each is computed and kept.
-    tensors.check_size(groups.values().flat_map(Parts::known))?;
+    // Each is computed and kept. Those of several names for the same values are one.
+    let mut counted = BTreeSet::new();
+    let different = groups
+        .values()
+        .filter(|parts| counted.insert(parts.places(tensors)));
+    let different: Vec<&str> = different.flat_map(Parts::known).collect();
+    tensors.check_size(different.into_iter())?;
+    let mut computed = BTreeMap::new();
     for (base, parts) in groups {
         // A suffix that the name has by chance.
-        let Some((name, source)) = resolve(tensors, &names, &base, &parts)? else {
+        let Some((name, source)) = resolve(tensors, &names, &base, &parts, &mut computed)? else {
             continue;
         };
         renamed.replaced.extend(parts.known().map(str::to_owned));
@@ -146,7 +166,18 @@ fn resolve(
     names: &BTreeSet<&str>,
     base: &str,
     parts: &Parts<'_>,
+    computed: &mut BTreeMap<Places, Entry<'static>>,
 ) -> Result<Option<(String, Source)>, LoadError> {
+    type Computed = Result<Entry<'static>, LoadError>;
+    let mut once = |compute: &dyn Fn() -> Computed| -> Computed {
+        let places = parts.places(tensors);
+        if let Some(known) = computed.get(&places) {
+            return Ok(known.clone());
+        }
+        let new = compute()?;
+        computed.insert(places, new.clone());
+        Ok(new)
+    };
     let refused = |name: &str, why: &str| {
         let advice = "save the plain weights, in PyTorch by \
              torch.nn.utils.parametrize.remove_parametrizations or \
@@ -176,10 +207,7 @@ fn resolve(
                     .iter()
                     .any(|name| name.starts_with(&prefix) && is_weight(name))
             });
-            let name = match has_siblings {
-                true => inner,
-                false => base.to_owned(),
-            };
+            let name = if has_siblings { inner } else { base.to_owned() };
             Ok(Some((name, Source::Stored(raw.to_owned()))))
         }
         Parts {
@@ -190,7 +218,7 @@ fn resolve(
             mask: None,
             other: None,
         } => {
-            let weight = normalised(tensors, gain, direction)?;
+            let weight = once(&|| normalised(tensors, gain, direction))?;
             Ok(Some((base.to_owned(), Source::Computed(weight))))
         }
         Parts {
@@ -201,7 +229,7 @@ fn resolve(
             mask: Some(mask),
             other: None,
         } => {
-            let weight = pruned(tensors, original, mask)?;
+            let weight = once(&|| pruned(tensors, original, mask))?;
             Ok(Some((base.to_owned(), Source::Computed(weight))))
         }
         Parts {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::layer_tensors::{DirectionId, TensorKind, TensorName};
 use super::metadata::{self, DirectionMetadata, LayerMetadata, Metadata};
-use super::tensors::{ModuleOptions, Shape, Tensors, scale_name, tensor_error};
+use super::tensors::{ModuleOptions, Shape, Stated, Tensors, scale_name, tensor_error};
 use crate::model::{BatchNorm, Cell, CellKind, LoadError, Merge, ModelError, Peepholes, Weights};
 
 const SUPPORTED: &str = "supported names are weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, \
@@ -20,6 +20,25 @@ pub(super) struct ExpectedCell {
     pub cell: Cell,
     pub stated_by: &'static str,
 }
+
+/// A property of modules, and the option that can give it in their place.
+pub(super) struct ModuleProperty {
+    of: fn(ModuleOptions) -> Stated,
+    name: &'static str,
+    option: &'static str,
+}
+
+pub(super) const IS_RELU: ModuleProperty = ModuleProperty {
+    of: |module| module.is_relu,
+    name: "nonlinearity",
+    option: "SafetensorsOptions::cell (--cell)",
+};
+
+pub(super) const BATCH_FIRST: ModuleProperty = ModuleProperty {
+    of: |module| module.batch_first,
+    name: "batch_first",
+    option: "SafetensorsOptions::batch_first (--batch-first)",
+};
 
 impl Tensors<'_> {
     /// The prefixes of the recurrent stacks, and the names of the tensors that belong to none.
@@ -52,21 +71,28 @@ impl Tensors<'_> {
 
 /// The error for an object of a checkpoint that is no plain tensor.
 fn unread(name: &str, of: &str) -> LoadError {
-    let reason = format!(
-        "is of the type {of}, which is not read; in Python, load the model, and save the \
-         state_dict() of plain tensors that it had before they were quantised or made sparse"
-    );
+    let mut reason = format!("is of the type {of}, which is not read");
+    // The type of a view comes with its own advice.
+    if !of.contains("resolve_neg()") {
+        reason += "; in Python, load the model, and save the state_dict() of plain tensors that it \
+                   had before they were quantised or made sparse";
+    }
     tensor_error(name, reason)
 }
 
 type Members = BTreeSet<(DirectionId, TensorKind)>;
 
+/// The stack of a prefix.
+struct Selected<'n> {
+    prefix: &'n str,
+    members: Members,
+    /// Of a list of modules: the prefix of each layer.
+    list: Option<Vec<String>>,
+}
+
 /// The layers of a list of modules with one layer each, which has this prefix: `rnns.` for
-/// `rnns.0.` and `rnns.1.`, or for `rnns.0.module.` and `rnns.1.module.`; and the prefix of each.
-fn list<'n>(
-    stacks: &BTreeMap<&'n str, Members>,
-    wanted: &str,
-) -> Option<(&'n str, Members, Option<Vec<String>>)> {
+/// `rnns.0.` and `rnns.1.`, or for `rnns.0.module.` and `rnns.1.module.`.
+fn list<'n>(stacks: &BTreeMap<&'n str, Members>, wanted: &str) -> Option<Selected<'n>> {
     let dot = if wanted.is_empty() || wanted.ends_with('.') {
         ""
     } else {
@@ -92,7 +118,11 @@ fn list<'n>(
     let is_of_list = |prefix: &str| prefix.starts_with(&format!("{wanted}{dot}"));
     let others = stacks.keys().filter(|prefix| is_of_list(prefix)).count();
     let prefix = &first[..wanted.len() + dot.len()];
-    (others == names.len()).then_some((prefix, all, Some(names)))
+    (others == names.len()).then_some(Selected {
+        prefix,
+        members: all,
+        list: Some(names),
+    })
 }
 
 /// The tensors with one prefix.
@@ -114,7 +144,7 @@ impl<'t> Stack<'t> {
         metadata: &'t Metadata,
         wanted: Option<&str>,
     ) -> Result<Stack<'t>, LoadError> {
-        let mut stacks: BTreeMap<&str, BTreeSet<(DirectionId, TensorKind)>> = BTreeMap::new();
+        let mut stacks: BTreeMap<&str, Members> = BTreeMap::new();
         let mut others = Vec::new();
         for name in tensors.names() {
             match TensorName::parse(name) {
@@ -127,7 +157,9 @@ impl<'t> Stack<'t> {
         }
         let mut kinds = stacks.values().flatten().map(|(_, kind)| kind);
         let is_normalised = kinds.any(|kind| TensorKind::NORM.contains(kind));
-        if let (Some(eps), false) = (metadata.norm_eps, is_normalised) {
+        if let Some(eps) = metadata.norm_eps
+            && !is_normalised
+        {
             let supported = "this entry only in a file with norm_weight_l0 and its like";
             return Err(metadata::error(
                 metadata::NORM_EPS,
@@ -136,11 +168,16 @@ impl<'t> Stack<'t> {
             ));
         }
         let prefixes = || stacks.keys().map(|p| p.to_string()).collect();
+        let of_module = |(&prefix, members): (&&'t str, &Members)| Selected {
+            prefix,
+            members: members.clone(),
+            list: None,
+        };
         let selected = match wanted {
             Some(wanted) => [wanted, &format!("{wanted}.")]
                 .into_iter()
                 .find_map(|prefix| stacks.get_key_value(prefix))
-                .map(|(&prefix, members)| (prefix, members.clone(), None))
+                .map(of_module)
                 .or_else(|| list(&stacks, wanted)),
             None if stacks.len() > 1 => {
                 let first = stacks.keys().next().copied().unwrap_or_default();
@@ -151,12 +188,12 @@ impl<'t> Stack<'t> {
                     list: of_list.map(str::to_owned),
                 });
             }
-            None => {
-                (stacks.first_key_value()).map(|(&prefix, members)| (prefix, members.clone(), None))
-            }
+            None => stacks.first_key_value().map(of_module),
         };
-        let Some((prefix, members, list)) = selected else {
-            if let (true, Some((name, of))) = (stacks.is_empty(), tensors.unread().next()) {
+        let Some(selected) = selected else {
+            if stacks.is_empty()
+                && let Some((name, of)) = tensors.unread().next()
+            {
                 return Err(unread(name, of));
             }
             return Err(LoadError::NoStack {
@@ -164,6 +201,11 @@ impl<'t> Stack<'t> {
                 found: prefixes(),
             });
         };
+        let Selected {
+            prefix,
+            members,
+            list,
+        } = selected;
         let is_of_module = |name: &str, prefix: &str| {
             let rest = name.strip_prefix(prefix);
             rest.is_some_and(|rest| !rest.contains('.'))
@@ -283,21 +325,33 @@ impl<'t> Stack<'t> {
         all.flat_map(move |&id| kinds.clone().map(move |&(kind, _)| self.name(kind, id)))
     }
 
-    /// The options of its pickled module, or of all modules of its list.
-    pub fn module_options(&self) -> Result<ModuleOptions, LoadError> {
-        let options = |id: &DirectionId| {
+    /// Whether its pickled module, or all modules of its list, say that they have a property.
+    ///
+    /// # Errors
+    /// [`LoadError::Tensor`]: they differ, or have an unknown value.
+    pub fn of_modules(&self, property: &ModuleProperty) -> Result<bool, LoadError> {
+        let stated = |id: &DirectionId| {
             let module = self.list.as_ref().and_then(|list| list.get(id.layer));
-            self.tensors
-                .module_options(module.map_or(self.prefix, String::as_str))
+            let module = module.map_or(self.prefix, String::as_str);
+            (property.of)(self.tensors.module_options(module))
         };
-        let first = self.directions.first().map(options).unwrap_or_default();
-        match self.directions.iter().find(|id| options(id) != first) {
-            Some(&id) => Err(tensor_error(
+        let first = self.directions.first().map(stated).unwrap_or_default();
+        let refused = |id: DirectionId, why: &str| {
+            let ModuleProperty { name, option, .. } = property;
+            let reason = format!("is of a module whose {name} {why}; give it by {option}");
+            Err(tensor_error(
                 &self.name(TensorKind::InputWeight, id),
-                "is of a module whose nonlinearity or batch_first is not that of the first".into(),
-            )),
-            None => Ok(first),
+                reason,
+            ))
+        };
+        for &id in &self.directions {
+            match stated(&id) {
+                Stated::Unknown => return refused(id, "has an unknown value"),
+                other if other != first => return refused(id, "is not that of the first"),
+                _ => {}
+            }
         }
+        Ok(first == Stated::Yes)
     }
 
     /// The directions of each layer, forward first.

@@ -11,7 +11,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use safetensors::tensor::Dtype;
 
-use super::entry::{Entry, width};
+use super::entry::{Entry, Place, width};
 use super::header::{Header, malformed, two_of};
 use super::names::{self, Source};
 use super::stored_as::{PRECISION, StoredAs};
@@ -56,8 +56,19 @@ pub struct Tensors<'a> {
 /// What a pickled module says of itself; the default is PyTorch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::model) struct ModuleOptions {
-    pub is_relu: bool,
-    pub batch_first: bool,
+    pub is_relu: Stated,
+    pub batch_first: Stated,
+}
+
+/// Whether a module says that it has a property.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::model) enum Stated {
+    #[default]
+    No,
+    Yes,
+    /// It has a value that is not known here.
+    #[cfg_attr(not(feature = "pytorch"), expect(dead_code))]
+    Unknown,
 }
 
 impl<'a> Tensors<'a> {
@@ -400,6 +411,11 @@ impl<'a> Tensors<'a> {
                 ),
             )),
         }
+    }
+
+    /// Where the values of a tensor are.
+    pub(super) fn place(&self, name: &str) -> Option<Place> {
+        self.find(name).map(Entry::place)
     }
 
     fn find(&self, name: &str) -> Option<&Entry<'_>> {
