@@ -409,10 +409,11 @@ fn what_cannot_be_loaded_is_estimated_and_says_why() {
         let loaded = Plan::load_or_estimate(&path, &model).unwrap();
         assert_eq!(loaded.fallback, Some(PlanFileError::Format { found }));
     }
-    let former = "cellstream plan 2\n";
-    std::fs::write(&path, former).unwrap();
-    let loaded = Plan::load_or_estimate(&path, &model).unwrap();
-    assert_eq!(loaded.fallback, Some(PlanFileError::FormerName));
+    for former in ["cellstream plan 2\n", "cellstream network plan 1\n"] {
+        std::fs::write(&path, former).unwrap();
+        let loaded = Plan::load_or_estimate(&path, &model).unwrap();
+        assert_eq!(loaded.fallback, Some(PlanFileError::FormerName));
+    }
     std::fs::write(&path, "PK\u{3}\u{4}").unwrap();
     let loaded = Plan::load_or_estimate(&path, &model).unwrap();
     assert!(matches!(

@@ -15,8 +15,8 @@ use gatestream_kernels::{Blocking, Prefetch, Stripes};
 
 /// What a file starts with, before the version.
 const HEADING: &[u8] = b"gatestream plan ";
-/// The same, before the library was renamed.
-const FORMER_HEADING: &[u8] = b"cellstream plan ";
+/// The same, and that of the plan of a graph, before the library was renamed.
+const FORMER_HEADINGS: [&[u8]; 2] = [b"cellstream plan ", b"cellstream network plan "];
 /// What some editors put before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Longest file.
@@ -131,7 +131,7 @@ pub(super) fn sum(text: &str) -> Sum {
 fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or(bytes);
     let first = first.strip_suffix(b"\r").unwrap_or(first);
-    if first.starts_with(FORMER_HEADING) {
+    if (FORMER_HEADINGS.iter()).any(|heading| first.starts_with(heading)) {
         return Err(PlanFileError::FormerName);
     }
     let Some(version) = first.strip_prefix(HEADING) else {
