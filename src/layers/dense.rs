@@ -34,7 +34,8 @@ const ROWS: usize = 6;
 /// The same where no private cache holds the weights: several tiles, which prefetch the next block.
 const FAR_ROWS: usize = 24;
 /// Blocks whose weights [`Dense::from_rows`] asks for together. Where the rows are columns of a
-/// file, a piece of each line is read at once, and short pieces cost as much as long ones.
+/// file, a piece of each line is read at once, and short pieces cost as much as long ones. Fewer
+/// where there would not be a group for each worker.
 const GROUP: usize = 32;
 /// Most rows that are kept quantised until all blocks have taken them. For more, the weights are
 /// read again.
@@ -160,11 +161,12 @@ impl Dense {
     ) -> Result<Dense, LayerError> {
         let kernels = kernels(Isa::select()?)?;
         let lanes = kernels.lanes();
+        let blocks_of_worker = bias.len().div_ceil(BLOCK).div_ceil(team.threads());
         let sizes = Sizes {
             inputs,
             outputs: bias.len(),
             block: BLOCK,
-            group: GROUP,
+            group: GROUP.min(blocks_of_worker).max(1),
         };
         // Kept by each worker: new memory for each group would take longer than the packing.
         let buffers: Vec<Mutex<Vec<f32>>> = (0..team.threads()).map(|_| Mutex::default()).collect();
@@ -223,7 +225,7 @@ impl Dense {
         let together = sizes.block * sizes.group;
         let groups = (0..outputs).step_by(together);
         let groups: Vec<OnceLock<Vec<Block>>> = groups.map(|_| OnceLock::new()).collect();
-        let pack = |worker: usize, groups_of_worker: Range<usize>| {
+        let pack_groups = |worker: usize, groups_of_worker: Range<usize>| {
             for index in groups_of_worker {
                 let units = index * together..((index + 1) * together).min(outputs);
                 groups[index].get_or_init(|| pack(worker, units));
@@ -233,10 +235,10 @@ impl Dense {
         match team {
             Some(team) => {
                 team.run(|worker| {
-                    pack(worker.index, share(groups.len(), worker.index, workers));
+                    pack_groups(worker.index, share(groups.len(), worker.index, workers));
                 })?;
             }
-            None => pack(0, 0..groups.len()),
+            None => pack_groups(0, 0..groups.len()),
         }
         let mut dense = Dense {
             blocks: groups
@@ -542,6 +544,19 @@ mod tests {
                 assert_eq!(y, expected, "{outputs} of {inputs}, {threads} threads");
             }
         }
+    }
+
+    /// Fewer outputs than those of two whole groups.
+    #[test]
+    fn each_worker_packs_its_share_of_few_rows() {
+        let team = SharedTeam::new(Team::with_threads(2).unwrap());
+        let most = Mutex::new(0);
+        let dense = Dense::from_rows(1, &[0.0; 2048], &team, |units, _| {
+            let mut most = most.lock().unwrap();
+            *most = units.len().max(*most);
+        });
+        assert_eq!(dense.unwrap().outputs(), 2048);
+        assert_eq!(most.into_inner().unwrap(), 1024);
     }
 
     #[test]

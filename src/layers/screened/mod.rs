@@ -45,7 +45,8 @@ use gatestream_kernels::{Isa, Numbers};
 const MAX_CANDIDATES: usize = 512;
 /// With more candidates than this left, the worker gives up: another pass would remove few.
 const MAX_NARROWED: usize = MAX_CANDIDATES / 2;
-/// At most 1/64 of the outputs are recomputed one by one, which is slower than in the packed layer.
+/// At most 1/64 of the outputs, but at least 16, are recomputed one by one, which is slower than in
+/// the packed layer.
 const MIN_OUTPUTS_PER_RECOMPUTED: usize = 64;
 /// Outputs that are computed at a time.
 const CHUNK: usize = 8;
