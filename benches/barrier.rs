@@ -3,7 +3,7 @@
 //! One iteration of `barrier/N` is one barrier of N threads; of `counters/N` one meeting of all N
 //! by progress counters (each advances its own, then waits for every other's); of `region/N` one
 //! empty run; of `region/1 of N` one on the caller alone. Before that, a table compares the two
-//! meetings in rounds that take turns, so that a change of the machine's mood hits both.
+//! meetings in rounds that take turns, so that a change of the machine's clock or load hits both.
 
 use std::time::{Duration, Instant};
 

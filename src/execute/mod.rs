@@ -1,5 +1,5 @@
-//! Runs a plan, without allocation. All spin-waits, and all atomics that synchronise, are in this
-//! module.
+//! Runs a plan, without allocation. All its spin-waits, and all atomics that synchronise, are in
+//! this module; measurements (`machine::ceilings`) have their own.
 
 mod active;
 mod backend;

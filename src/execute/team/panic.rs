@@ -73,7 +73,7 @@ static WRAPS: AtomicU64 = AtomicU64::new(0);
 static WRAPPING: Mutex<()> = Mutex::new(());
 
 /// A host that replaces the hook again and again has its panics reported.
-const MOST_WRAPS: u64 = 64;
+const MAX_WRAPS: u64 = 64;
 
 /// Silence of this thread.
 struct Silence {
@@ -105,7 +105,7 @@ fn wrap_hook(wraps: u64) {
     let _wrapping = WRAPPING.lock().unwrap_or_else(PoisonError::into_inner);
     // A panicking thread may not change the hook.
     let is_done = WRAPS.load(Ordering::Acquire) != wraps;
-    if is_done || wraps == MOST_WRAPS || std::thread::panicking() {
+    if is_done || wraps == MAX_WRAPS || std::thread::panicking() {
         return;
     }
     let of_host = take_hook();
