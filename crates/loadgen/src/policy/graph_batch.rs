@@ -288,9 +288,21 @@ impl Group {
         Some(())
     }
 
-    /// Takes what is left of the step, up to `most` rows.
-    fn take(&mut self, table: &mut Table, most: usize, rows: &mut Vec<Row>) {
-        while rows.len() < most
+    /// Whether the next task has the rows of this one, the last of the group, a step further.
+    fn continues(&mut self, table: &Table, before: &Task, step: Step) -> bool {
+        // The rest of a level that was split has other rows. So may the next level after that rest.
+        if !self.step.is_empty() || self.next_step(table, step).is_none() {
+            return false;
+        }
+        let rows = before.rows.iter();
+        let subgraphs: Vec<_> = rows.map(|row| table.node_subgraph(*row)).collect();
+        let mut step = self.step.iter();
+        step.all(|(_, subgraph, count)| *count == 1 && subgraphs.contains(subgraph))
+    }
+
+    /// Takes what is left of the step, up to `max` rows.
+    fn take(&mut self, table: &mut Table, max: usize, rows: &mut Vec<Row>) {
+        while rows.len() < max
             && let Some((index, subgraph, count)) = self.step.pop_front()
         {
             let member = &mut self.members[index];
@@ -298,7 +310,7 @@ impl Group {
                 continue;
             }
             let before = rows.len();
-            table.take(subgraph, count.min(most - before), rows);
+            table.take(subgraph, count.min(max - before), rows);
             let taken = rows.len() - before;
             member.taken += taken;
             self.ready -= taken;
@@ -377,9 +389,8 @@ impl<R: Rule> Policy for GraphBatching<R> {
         let worker = match demand {
             Demand::Any { worker, .. } => worker,
             Demand::NextStep(before) => {
-                let group = self.groups[before.worker.0].as_ref()?;
-                if !group.step.is_empty() {
-                    // The rest of a level that was split: other rows.
+                let group = self.groups[before.worker.0].as_mut()?;
+                if !group.continues(table, before, self.rule.step()) {
                     return None;
                 }
                 before.worker
