@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::drive::Clock;
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::target::Target;
 use gatestream_command::Failure;
 use gatestream_serve::engine::Calibration;
@@ -41,21 +41,20 @@ pub trait Launch {
 pub struct Candidate {
     /// Batching policy. Candidates with one policy compete in a sweep.
     #[serde(skip)]
-    pub policy: Option<PolicyKind>,
+    pub policy: Option<ComparedPolicy>,
     /// Maximum rows of a batch. Policies that group whole requests use one size for all cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<MaxRows>,
-    /// Lengths in one bucket; for [`PolicyKind::Bucketing`] only.
+    /// Lengths in one bucket; for [`ComparedPolicy::Bucketing`] only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_width: Option<usize>,
 }
 
 impl Candidate {
-    /// Whether it is a baseline of cellular batching: a policy of another system, which does not
-    /// know requests in advance.
+    /// Whether it is a baseline: it has a [baseline's policy](ComparedPolicy::is_baseline), or is a
+    /// server that is configured elsewhere.
     pub fn is_baseline(&self) -> bool {
-        use PolicyKind::{Cellular, Ideal, Shortest};
-        !matches!(self.policy, Some(Cellular | Shortest | Ideal))
+        self.policy.is_none_or(ComparedPolicy::is_baseline)
     }
 
     /// The settings other than the policy, as in "batch 8, buckets of 10".

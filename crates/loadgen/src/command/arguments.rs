@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::policy_option::{PolicyOption, policy};
-use crate::in_process::{EngineSpec, ServedShape, policies_for};
+use crate::in_process::{EngineSpec, ServedRequests, ServedShape, policies_for};
 use crate::machines::Routing;
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::report::{Context, EngineContext};
 use crate::sweep::{BatchOption, Conditions, Grid};
 #[cfg(feature = "wire")]
@@ -116,7 +116,7 @@ pub struct Arguments {
     pub value: Vec<ValueOption>,
     /// Simulate these numbers of machines instead, each with the workers of this one. The times of
     /// batches, and the peak of one machine, are measured here first. For chains and pairs; batches
-    /// of one step. The network is left out
+    /// of one step, so without the policy ebatch. The network is left out
     #[arg(long, value_name = "N,…", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(1..=10_000),
         conflicts_with_all = ["calibrate", "steps_at_once", "batch_steps"])]
@@ -205,12 +205,12 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().tasks_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks_at_once: u32,
-    /// Maximum steps of chains and encoders in one batch, for all policies and up to 16 rows in
-    /// total; 1: requests join and leave at every step
+    /// Maximum steps of chains and encoders in one batch, for all policies but ebatch and up to 16
+    /// rows in total; 1: requests join and leave at every step
     #[arg(long, value_name = "N", default_value_t = EngineOptions::default().steps_at_once as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub steps_at_once: u32,
-    /// Steps of a batch under the policy ebatch: by-load, by-load:MOST, or a number
+    /// Steps of a batch under the policy ebatch: by-load, by-load:MAX, or a number
     #[arg(long, value_name = "N", default_value_t)]
     pub batch_steps: BatchSteps,
     /// Measure all settings of each policy at every load, and report the best
@@ -331,8 +331,12 @@ impl Arguments {
     }
 
     /// The policies of the command line, or all that can serve the workload.
-    pub fn policies(&self, workload: &Workload) -> Result<Vec<PolicyKind>, Failure> {
-        let possible = policies_for(self.network(), workload.is_identical());
+    pub fn policies(&self, workload: &Workload) -> Result<Vec<ComparedPolicy>, Failure> {
+        let possible = policies_for(ServedRequests {
+            network: self.network(),
+            is_identical: workload.is_identical(),
+            is_simulated: !self.machines.is_empty(),
+        });
         if self.policies.is_empty() || self.policies.contains(&PolicyOption::All) {
             return Ok(possible);
         }
@@ -343,11 +347,12 @@ impl Arguments {
             };
             if !possible.contains(policy) {
                 let possible: Vec<_> = possible.iter().map(|p| p.name()).collect();
-                let hint = match policy {
-                    PolicyKind::Ideal => {
-                        " (ideal needs identical requests: --lengths 24, --trees complete:16)"
-                    }
-                    _ => "",
+                let hint = if *policy == ComparedPolicy::Ideal {
+                    " (ideal needs identical requests: --lengths 24, --trees complete:16)"
+                } else if !self.machines.is_empty() {
+                    " (--machines simulates batches of one step)"
+                } else {
+                    ""
                 };
                 return Err(Failure::usage(format!(
                     "--policies {policy} does not serve such requests; {} do{hint}",
@@ -556,9 +561,10 @@ impl Arguments {
                 threads: threads(self.threads),
                 tasks_at_once: self.tasks_at_once as usize,
                 // Simulated machines take one step after the other.
-                steps_at_once: match self.machines.is_empty() {
-                    true => self.steps_at_once as usize,
-                    false => 1,
+                steps_at_once: if self.machines.is_empty() {
+                    self.steps_at_once as usize
+                } else {
+                    1
                 },
                 batch_steps: self.batch_steps.to_string(),
                 cuda: self.cuda_devices(),

@@ -17,7 +17,7 @@ pub use arguments::Arguments;
 use crate::candidate::{Candidate, Launch};
 use crate::drive::priority;
 use crate::in_process::Engines;
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::record::{ErrorKind, Recording};
 use crate::report::{Context, Printer, Row, calibration};
 use crate::sweep::{Measurement, NextRun, Trial, compare, highest_peaks, peak_of_baselines, sweep};
@@ -90,11 +90,11 @@ fn measure<L: Launch>(
     let trace = arguments.trace.as_deref();
     let trace = trace.map(Arrivals::read_trace).transpose()?;
     let workload = arguments.workload()?;
-    let policies: Vec<Option<PolicyKind>> = match launch.has_policies() {
-        true => (arguments.policies(&workload)?.into_iter())
-            .map(Some)
-            .collect(),
-        false => vec![None],
+    let policies: Vec<Option<ComparedPolicy>> = if launch.has_policies() {
+        let policies = arguments.policies(&workload)?;
+        policies.into_iter().map(Some).collect()
+    } else {
+        vec![None]
     };
     let conditions = arguments.conditions(workload);
     let printer = Printer {
@@ -113,16 +113,18 @@ fn measure<L: Launch>(
             writeln!(out, "calibrated: batch {rows}\n")?;
         }
     }
-    let candidates = match launch.has_policies() {
-        true => grid.candidates(&policies.iter().copied().flatten().collect::<Vec<_>>()),
-        false => vec![Candidate::default()],
+    let candidates = if launch.has_policies() {
+        grid.candidates(&policies.iter().copied().flatten().collect::<Vec<_>>())
+    } else {
+        vec![Candidate::default()]
     };
     let measures_peaks = arguments.measures_peaks()?;
     let point_count = arguments.point_count();
     // The best of each policy is measured again after a sweep; skipped runs are unknown yet.
-    let again = match candidates.len() > policies.len() {
-        true => point_count * policies.len(),
-        false => 0,
+    let again = if candidates.len() > policies.len() {
+        point_count * policies.len()
+    } else {
+        0
     };
     let runs = (usize::from(measures_peaks) + point_count) * candidates.len() + again;
     let progress = RefCell::new(Progress::new(runs * conditions.rounds));
@@ -230,7 +232,7 @@ fn reason(all: &Recording) -> Option<String> {
 /// The peaks by policy; the highest of each policy is marked.
 fn peak_rows<'a>(
     context: &'a Context,
-    policies: &[Option<PolicyKind>],
+    policies: &[Option<ComparedPolicy>],
     candidates: &[Candidate],
     peaks: &[Measurement],
 ) -> Vec<Row<'a>> {
@@ -240,7 +242,7 @@ fn peak_rows<'a>(
         best: highest.contains(&measured.candidate),
         ..Row::new(context, measured)
     };
-    let of_policy = |&policy: &Option<PolicyKind>| {
+    let of_policy = |&policy: &Option<ComparedPolicy>| {
         let peaks = peaks.iter();
         peaks.filter(move |measured| measured.candidate.policy == policy)
     };

@@ -1,7 +1,8 @@
 //! The values of `--policies`.
 
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use gatestream_serve::policy::PolicyKind;
 
 /// One entry of `--policies`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,20 +10,26 @@ pub enum PolicyOption {
     /// All that support the requests.
     All,
     /// This one.
-    One(PolicyKind),
+    One(ComparedPolicy),
 }
 
 /// Reads a policy by its name.
 pub fn policy() -> impl TypedValueParser<Value = PolicyOption> {
-    let possible = PolicyKind::ALL.map(|policy| {
+    let possible = ComparedPolicy::ALL.map(|policy| {
         let help = match policy {
-            PolicyKind::Cellular => "Requests join and leave at every batch of cells",
-            PolicyKind::Shortest => "As cellular, those with the fewest cells left first",
-            PolicyKind::EBatch => "As cellular, with as many steps in a batch as pay",
-            PolicyKind::Padding => "Whole requests, padded to the longest",
-            PolicyKind::Bucketing => "Whole requests of similar length, buckets in turn",
-            PolicyKind::Merge => "Whole graphs, merged level by level",
-            PolicyKind::Ideal => "Full batches of requests known to be identical",
+            ComparedPolicy::Engine(PolicyKind::Cellular) => {
+                "Requests join and leave at every batch of cells"
+            }
+            ComparedPolicy::Engine(PolicyKind::Shortest) => {
+                "As cellular, those with the fewest cells left first"
+            }
+            ComparedPolicy::Engine(PolicyKind::EBatch) => {
+                "As cellular, with as many steps in a batch as pay"
+            }
+            ComparedPolicy::Padding => "Whole requests, padded to the longest",
+            ComparedPolicy::Bucketing => "Whole requests of similar length, buckets in turn",
+            ComparedPolicy::Merge => "Whole graphs, merged level by level",
+            ComparedPolicy::Ideal => "Full batches of requests known to be identical",
         };
         PossibleValue::new(policy.name()).help(help)
     });

@@ -102,13 +102,13 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::PolicyKind;
+    use crate::policy::ComparedPolicy;
     use crate::sweep::compare::tests::candidate;
 
     #[test]
     fn runs_are_counted_and_named() {
         let mut progress = Progress::new(3);
-        let candidate = &candidate(PolicyKind::Merge, 4);
+        let candidate = &candidate(ComparedPolicy::Merge, 4);
         let arrivals = &Arrivals::Poisson { rate: 2.5 };
         let expected = [
             "run 1 of 3  merge, batch 4, at 2.5/s, round 1",

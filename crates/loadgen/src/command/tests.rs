@@ -29,13 +29,16 @@ fn measured(line: &str) -> Result<String, Failure> {
 /// Interrupted after `runs` runs.
 fn interrupted(line: &str, runs: usize) -> Result<String, Failure> {
     let service = |candidate: &Candidate| match candidate.policy {
-        Some(PolicyKind::Cellular) => 5,
+        Some(ComparedPolicy::CELLULAR) => 5,
         _ => 20,
     };
     let (fleet, mut out) = (Fleet::new(service), Vec::new());
-    let flow = || match fleet.launched.borrow().len() < runs {
-        true => ControlFlow::Continue(()),
-        false => ControlFlow::Break(()),
+    let flow = || {
+        if fleet.launched.borrow().len() < runs {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     };
     let typed = typed(line);
     measure(&typed, &typed.context(), &fleet, flow, &mut out)?;
@@ -238,6 +241,10 @@ fn conflicting_arguments_are_refused() {
             "treelstm --policies padding",
             "cellular, shortest, merge, ideal do",
         ),
+        (
+            "lstm --machines 2 --policies cellular,ebatch",
+            "cellular, shortest, padding, bucketing, merge do (--machines simulates batches of one",
+        ),
         ("lstm --batch 1,2", "need --sweep"),
         ("lstm --batch 1,calibrated", "need --sweep"),
         ("lstm --batch 1:2", "lstm has 1: chain"),
@@ -315,6 +322,7 @@ fn all_policies_are_those_of_the_requests() {
     for (line, count) in [
         ("lstm --policies all --lengths 3 --rates 5", 7),
         ("lstm --policies all --rates 5", 6),
+        ("lstm --policies all --rates 5 --machines 2", 5),
         (
             "treelstm --policies merge,all --trees complete:4 --rates 5",
             4,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::candidate::{Candidate, Launch};
 use crate::drive::{WallClock, priority};
-use crate::policy::{Groups, PolicyKind};
+use crate::policy::{ComparedPolicy, Groups};
 use crate::workload::{Network, Workload};
 use gatestream::execute::Backend;
 use gatestream::machine::Topology;
@@ -23,20 +23,34 @@ use gatestream_command::{Failure, afford, available_memory};
 use gatestream_serve::cell_graph::{BatchSizes, Cells};
 use gatestream_serve::engine::{Calibration, Engine, EngineOptions, Workers, calibrate};
 use gatestream_serve::networks::NetworkError;
-use gatestream_serve::policy::BatchSteps;
+use gatestream_serve::policy::{BatchSteps, PolicyKind};
 use memory::{Memory, limits};
 use served::Served;
 use weights::{Unfold, Weights};
 
-/// The policies that can serve requests of `network`; `identical`: whether all have one shape.
-pub fn policies_for(network: Network, identical: bool) -> Vec<PolicyKind> {
-    let serves = |policy: &PolicyKind| match policy {
-        PolicyKind::Cellular | PolicyKind::Shortest | PolicyKind::Merge => true,
-        // Cells of trees compute one step at a time, so there ebatch is cellular.
-        PolicyKind::EBatch | PolicyKind::Padding | PolicyKind::Bucketing => !network.is_tree(),
-        PolicyKind::Ideal => identical,
+/// What decides which policies can serve requests.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedRequests {
+    /// The network that serves them.
+    pub network: Network,
+    /// Whether all have one shape.
+    pub is_identical: bool,
+    /// Whether machines are simulated, whose batches have one step.
+    pub is_simulated: bool,
+}
+
+/// The policies that can serve the requests.
+pub fn policies_for(requests: ServedRequests) -> Vec<ComparedPolicy> {
+    let is_tree = requests.network.is_tree();
+    let serves = |policy: &ComparedPolicy| match policy {
+        ComparedPolicy::Engine(PolicyKind::Cellular | PolicyKind::Shortest)
+        | ComparedPolicy::Merge => true,
+        // With batches of one step, as those of trees, ebatch is cellular.
+        ComparedPolicy::Engine(PolicyKind::EBatch) => !is_tree && !requests.is_simulated,
+        ComparedPolicy::Padding | ComparedPolicy::Bucketing => !is_tree,
+        ComparedPolicy::Ideal => requests.is_identical,
     };
-    PolicyKind::ALL.into_iter().filter(serves).collect()
+    ComparedPolicy::ALL.into_iter().filter(serves).collect()
 }
 
 /// Sizes and precision of the served network.
@@ -234,7 +248,7 @@ fn divide(cores: &[usize], workers: usize) -> Vec<Vec<usize>> {
 pub(crate) mod tests {
     use super::*;
 
-    use crate::workload::{Lengths, Tree};
+    use crate::workload::{Lengths, RequestSpec, Tree};
     use clap::ValueEnum;
     use gatestream_serve::scheduler::Limits;
 
@@ -317,64 +331,122 @@ pub(crate) mod tests {
         }
     }
 
-    /// The oracle is cellular batching, which the tests of the engine compare with each request
-    /// computed alone.
+    /// Answers of some requests, as bits; every third request is cancelled.
+    fn answers(engines: &Engines, requests: &[RequestSpec], case: &Case) -> Vec<Vec<u32>> {
+        let options = EngineOptions {
+            workers: case.workers.clone(),
+            tasks_at_once: 2,
+            ..EngineOptions::default()
+        };
+        let groups = Groups {
+            requests: 7,
+            width: 3,
+        };
+        let mut cells = Cells::new();
+        let unfold = engines.unfold(&mut cells).unwrap();
+        let build = |workers| case.policy.build(workers, groups, options.batch_steps);
+        let engine = Engine::with_policy(cells, &options, build).unwrap();
+        let mut tickets = engine.submit_all(requests.iter().map(unfold)).unwrap();
+        let mut number = 0;
+        tickets.retain(|_| {
+            number += 1;
+            number % 3 > 0
+        });
+        let values = tickets
+            .into_iter()
+            .map(|ticket| ticket.wait().unwrap().values);
+        let answers = values.map(|values| values.iter().map(|v| v.to_bits()).collect());
+        let answers = answers.collect();
+        assert_eq!(engine.drain(), 0);
+        let counts = engine.stats().counts;
+        assert_eq!(
+            (counts.submitted, counts.live()),
+            (requests.len() as u64, 0)
+        );
+        answers
+    }
+
+    /// How requests are served.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Case {
+        policy: ComparedPolicy,
+        workers: Workers,
+    }
+
+    /// The oracle is cellular batching on one worker, which the tests of the engine compare with
+    /// each request computed alone.
     #[test]
     fn every_policy_gives_the_same_bits() {
         let lengths = Lengths::paper(12).unwrap();
         let trees = (1..7).map(|leaves| Tree::complete(leaves, Network::Treelstm).unwrap());
-        for (network, workload) in [
+        let workers = [
+            Workers::OneOver(1),
+            Workers::OneOver(2),
+            Workers::Cores(vec![vec![0], vec![1]]),
+        ];
+        let oracle = Case {
+            policy: ComparedPolicy::CELLULAR,
+            workers: workers[0].clone(),
+        };
+        let cases = ComparedPolicy::ALL.into_iter().flat_map(|policy| {
+            let of = |workers: &Workers| Case {
+                policy,
+                workers: workers.clone(),
+            };
+            workers.each_ref().map(of)
+        });
+        let cases: Vec<Case> = cases.filter(|case| *case != oracle).collect();
+        let workloads = [
             (Network::Lstm, Workload::Chains(lengths.clone())),
             (Network::Seq2seq, Workload::Pairs(lengths)),
             (Network::Treelstm, Workload::Trees(trees.collect())),
-        ] {
-            let engines = Engines::new(&spec(network, 4, 8), &workload).unwrap();
-            let mut rng = fastrand::Rng::with_seed(1);
-            let requests: Vec<_> = (0..100).map(|_| workload.draw(&mut rng)).collect();
-            let answers = |policy: PolicyKind| {
-                let options = EngineOptions {
-                    workers: Workers::OneOver(1),
-                    tasks_at_once: 2,
-                    ..EngineOptions::default()
-                };
-                let groups = Groups {
-                    requests: 7,
-                    width: 3,
-                };
-                let mut cells = Cells::new();
-                let unfold = engines.unfold(&mut cells).unwrap();
-                let engine = Engine::with_policy(cells, &options, |workers| {
-                    policy.build(workers, groups, options.batch_steps)
-                });
-                let engine = engine.unwrap();
-                let tickets = engine.submit_all(requests.iter().map(unfold)).unwrap();
-                let values = tickets
-                    .into_iter()
-                    .map(|ticket| ticket.wait().unwrap().values);
-                let bits = |values: Vec<f32>| values.iter().map(|v| v.to_bits()).collect();
-                values.map(bits).collect::<Vec<Vec<u32>>>()
-            };
-            let expected = answers(PolicyKind::Cellular);
-            assert!(expected.iter().all(|values| !values.is_empty()));
-            for policy in PolicyKind::ALL {
-                assert_eq!(answers(policy), expected, "{policy}, {network:?}");
+        ];
+        for precision in [Precision::F32, Precision::Int8] {
+            for (network, workload) in &workloads {
+                let mut spec = spec(*network, 4, 8);
+                spec.shape.precision = precision;
+                let engines = Engines::new(&spec, workload).unwrap();
+                let mut rng = fastrand::Rng::with_seed(1);
+                let requests: Vec<_> = (0..100).map(|_| workload.draw(&mut rng)).collect();
+                let expected = answers(&engines, &requests, &oracle);
+                assert!(expected.iter().all(|values| !values.is_empty()));
+                for case in &cases {
+                    let found = answers(&engines, &requests, case);
+                    assert_eq!(found, expected, "{case:?}, {network:?}, {precision}");
+                }
             }
         }
     }
 
     #[test]
     fn policies_serve_what_they_can() {
-        use PolicyKind::*;
-        let lstm = policies_for(Network::Lstm, false);
+        let names = |network, is_identical, is_simulated| {
+            let policies = policies_for(ServedRequests {
+                network,
+                is_identical,
+                is_simulated,
+            });
+            let names: Vec<_> = policies.iter().map(|policy| policy.name()).collect();
+            names.join(" ")
+        };
         assert_eq!(
-            lstm,
-            [Cellular, Shortest, EBatch, Padding, Bucketing, Merge]
+            names(Network::Lstm, false, false),
+            "cellular shortest ebatch padding bucketing merge"
         );
-        let tree = policies_for(Network::Treelstm, false);
-        assert_eq!(tree, [Cellular, Shortest, Merge]);
-        let identical = policies_for(Network::TreeChildSum, true);
-        assert_eq!(identical, [Cellular, Shortest, Merge, Ideal]);
-        assert_eq!(policies_for(Network::Seq2seq, true), PolicyKind::ALL);
+        assert_eq!(
+            names(Network::Lstm, false, true),
+            "cellular shortest padding bucketing merge"
+        );
+        assert_eq!(
+            names(Network::Treelstm, false, false),
+            "cellular shortest merge"
+        );
+        assert_eq!(
+            names(Network::TreeChildSum, true, false),
+            "cellular shortest merge ideal"
+        );
+        let all = ComparedPolicy::ALL.map(ComparedPolicy::name).join(" ");
+        assert_eq!(names(Network::Seq2seq, true, false), all);
     }
 
     #[test]

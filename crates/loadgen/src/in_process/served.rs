@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::record::{CellRun, CellRuns, ErrorKind, Outcome, ServerTimes, Times};
 use crate::target::{About, Completion, Target};
 use crate::workload::RequestSpec;
@@ -20,7 +20,7 @@ pub struct Served<U> {
 
 impl<U: Fn(&RequestSpec) -> Request> Served<U> {
     /// An engine with this policy, which answers up to `capacity` requests together.
-    pub fn new(engine: Engine, unfold: U, policy: PolicyKind, capacity: usize) -> Served<U> {
+    pub fn new(engine: Engine, unfold: U, policy: ComparedPolicy, capacity: usize) -> Served<U> {
         let about = About {
             capacity,
             ..About::new(policy.name())
@@ -168,7 +168,7 @@ mod tests {
             graph.answer(before);
             Request::new(graph)
         };
-        Served::new(engine, unfold, PolicyKind::default(), 64)
+        Served::new(engine, unfold, ComparedPolicy::default(), 64)
     }
 
     const REQUESTS: u64 = 60;

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::candidate::MaxRows;
 use crate::drive::{Run, drive};
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::record::Recording;
 use crate::workload::{Arrivals, Lengths, Network, Workload};
 use gatestream_serve::cell_graph::{BatchSizes, BatchTime};
@@ -43,7 +43,7 @@ fn machines(count: usize, workers: usize, routing: Routing, times: &[(usize, u64
 
 fn run(machines: &Machines, batch: usize, rate: f64, steps: usize) -> Recording {
     let candidate = Candidate {
-        policy: Some(PolicyKind::Cellular),
+        policy: Some(ComparedPolicy::CELLULAR),
         batch: Some(MaxRows::uniform(batch, 1)),
         bucket_width: None,
     };

@@ -16,6 +16,6 @@ mod tests;
 use bucketing::Bucketing;
 use graph_batch::GraphBatching;
 use ideal::Ideal;
-pub use kind::{Groups, PolicyKind};
+pub use kind::{ComparedPolicy, Groups};
 use merge::Merge;
 use padding::Padding;

@@ -9,9 +9,10 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::{Row, distributions, fractions};
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::sweep::Measurement;
 use gatestream_command::Failure;
+use gatestream_serve::policy::PolicyKind;
 
 /// The line of one target: its points in the order of the load.
 #[derive(Clone, Debug)]
@@ -37,17 +38,17 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// A palette for all kinds of colour vision (Okabe and Ito). A policy has one colour in all charts;
 /// targets elsewhere are black.
 fn colour(target: &str) -> RGBColor {
-    let Ok(policy) = target.parse::<PolicyKind>() else {
+    let Ok(policy) = target.parse::<ComparedPolicy>() else {
         return RGBColor(0, 0, 0);
     };
     match policy {
-        PolicyKind::Cellular => RGBColor(0, 114, 178),
-        PolicyKind::Shortest => RGBColor(86, 180, 233),
-        PolicyKind::EBatch => RGBColor(204, 121, 167),
-        PolicyKind::Padding => RGBColor(230, 159, 0),
-        PolicyKind::Bucketing => RGBColor(0, 158, 115),
-        PolicyKind::Merge => RGBColor(213, 94, 0),
-        PolicyKind::Ideal => RGBColor(90, 90, 90),
+        ComparedPolicy::Engine(PolicyKind::Cellular) => RGBColor(0, 114, 178),
+        ComparedPolicy::Engine(PolicyKind::Shortest) => RGBColor(86, 180, 233),
+        ComparedPolicy::Engine(PolicyKind::EBatch) => RGBColor(204, 121, 167),
+        ComparedPolicy::Padding => RGBColor(230, 159, 0),
+        ComparedPolicy::Bucketing => RGBColor(0, 158, 115),
+        ComparedPolicy::Merge => RGBColor(213, 94, 0),
+        ComparedPolicy::Ideal => RGBColor(90, 90, 90),
     }
 }
 
@@ -317,9 +318,10 @@ fn number(value: f64) -> String {
     }
     let digits = (1.0 - value.abs().log10().floor()).clamp(0.0, 6.0) as usize;
     let text = format!("{value:.digits$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').into(),
-        false => text,
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').into()
+    } else {
+        text
     }
 }
 
@@ -370,7 +372,11 @@ mod tests {
     #[test]
     fn every_policy_has_its_line_and_its_name() {
         let context = context();
-        let policies = [PolicyKind::Cellular, PolicyKind::Padding, PolicyKind::Merge];
+        let policies = [
+            ComparedPolicy::CELLULAR,
+            ComparedPolicy::Padding,
+            ComparedPolicy::Merge,
+        ];
         let all: Vec<_> = (policies.iter().enumerate())
             .flat_map(|(index, &policy)| {
                 [1.0, 1.5, 3.0, 8.0].map(|load| {
@@ -391,7 +397,7 @@ mod tests {
             lines
                 .iter()
                 .map(|line| &*line.target)
-                .eq(policies.map(PolicyKind::name))
+                .eq(policies.map(ComparedPolicy::name))
         );
         assert!(lines.iter().all(|line| line.points.len() == 4));
         for line in &lines {

@@ -157,15 +157,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::policy::PolicyKind;
+    use crate::policy::ComparedPolicy;
     use crate::report::row::tests::{context, measured, near};
 
     #[test]
     fn curves_are_read_back() {
         let context = context();
         let all = [
-            measured(PolicyKind::Padding, 12.5),
-            measured(PolicyKind::Cellular, 25.0),
+            measured(ComparedPolicy::Padding, 12.5),
+            measured(ComparedPolicy::CELLULAR, 25.0),
         ];
         let rows: Vec<_> = all.iter().map(|m| Row::new(&context, m)).collect();
         let mut file = Vec::new();
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn distributions_are_read_back() {
         let mut file = Vec::new();
-        cdfs(&mut file, &[&measured(PolicyKind::Merge, 1.5)]).unwrap();
+        cdfs(&mut file, &[&measured(ComparedPolicy::Merge, 1.5)]).unwrap();
         let mut reader = csv::Reader::from_reader(&file[..]);
         let lines: Vec<(String, f64, String, f64, f64)> =
             reader.deserialize().map(Result::unwrap).collect();

@@ -182,7 +182,7 @@ pub mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::policy::PolicyKind;
+    use crate::policy::ComparedPolicy;
     use crate::record::{Outcome, Recording, RequestRecord, ServerTimes};
     use crate::report::EngineContext;
     use crate::sweep::compare::tests::candidate;
@@ -212,7 +212,7 @@ pub mod tests {
 
     /// Two rounds: latencies of 1..=100 ms, and of 2, 4, … 200 ms; a quarter of each is queueing.
     /// One request is refused.
-    pub fn measured(policy: PolicyKind, rate: f64) -> Measurement {
+    pub fn measured(policy: ComparedPolicy, rate: f64) -> Measurement {
         let round = |factor: u32| {
             let mut recording = Recording::default();
             let answered = (1..=100u32).map(|n| {
@@ -264,7 +264,7 @@ pub mod tests {
 
     #[test]
     fn json_has_all_results() {
-        let (context, measured) = (context(), measured(PolicyKind::Padding, 12.5));
+        let (context, measured) = (context(), measured(ComparedPolicy::Padding, 12.5));
         let row = serde_json::to_value(Row::new(&context, &measured)).unwrap();
         assert_eq!(
             (&row["kind"], &row["policy"]),

@@ -203,7 +203,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::policy::PolicyKind;
+    use crate::policy::ComparedPolicy;
     use crate::record::{Outcome, RequestRecord};
     use crate::report::row::tests::{context, measured};
     use crate::sweep::compare::tests::candidate;
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn tables_name_what_they_show() {
-        let (context, measured) = (context(), measured(PolicyKind::Padding, 12.5));
+        let (context, measured) = (context(), measured(ComparedPolicy::Padding, 12.5));
         let row = Row::new(&context, &measured);
         let (heading, line) = (heading(), line(&row));
         // Numbers are aligned with the end of their headings.
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_late_generator_is_reported() {
-        let (context, mut measured) = (context(), measured(PolicyKind::Padding, 12.5));
+        let (context, mut measured) = (context(), measured(ComparedPolicy::Padding, 12.5));
         for index in 0..10 {
             let due = Duration::from_millis(index);
             let one = RequestRecord {
@@ -268,14 +268,14 @@ mod tests {
     fn a_sweep_shows_all_candidates() {
         let context = context();
         let measured = [8, 2].map(|batch| Measurement {
-            candidate: candidate(PolicyKind::Padding, batch),
-            ..measured(PolicyKind::Padding, 12.5)
+            candidate: candidate(ComparedPolicy::Padding, batch),
+            ..measured(ComparedPolicy::Padding, 12.5)
         });
         let [first, second] = [0, 1].map(|index| Row::new(&context, &measured[index]));
         let best = true;
         let rows = [Row { best, ..first }, second];
         let skipped = vec![Skipped {
-            candidate: candidate(PolicyKind::Padding, 2),
+            candidate: candidate(ComparedPolicy::Padding, 2),
             name: "padding".into(),
             asked: 12.5,
             answered: 4.0,

@@ -132,7 +132,7 @@ pub mod tests {
 
     use super::*;
     use crate::candidate::MaxRows;
-    use crate::policy::PolicyKind;
+    use crate::policy::ComparedPolicy;
     use crate::simulated::Simulated;
     use crate::workload::Lengths;
     use gatestream_serve::cell_graph::{BatchSizes, BatchTime, CellCost};
@@ -159,7 +159,7 @@ pub mod tests {
             let service = Duration::from_millis((self.service)(candidate));
             // As many servers as there are rows in a batch.
             let server = Simulated::new(candidate.max_batch(), service).remembers();
-            let server = server.named(candidate.policy.map_or("remote", PolicyKind::name));
+            let server = server.named(candidate.policy.map_or("remote", ComparedPolicy::name));
             let launched = (candidate.clone(), server.clone());
             self.launched.borrow_mut().push(launched);
             Ok((server.clone(), server))
@@ -193,7 +193,7 @@ pub mod tests {
         }
     }
 
-    pub fn candidate(policy: PolicyKind, batch: usize) -> Candidate {
+    pub fn candidate(policy: ComparedPolicy, batch: usize) -> Candidate {
         Candidate {
             policy: Some(policy),
             batch: Some(MaxRows::uniform(batch, 1)),
@@ -216,9 +216,10 @@ pub mod tests {
 
     #[test]
     fn rounds_take_turns_and_share_their_arrivals() {
-        use PolicyKind::{Cellular, Merge, Padding};
+        use ComparedPolicy::{Merge, Padding};
+        const CELLULAR: ComparedPolicy = ComparedPolicy::CELLULAR;
         let fleet = Fleet::new(|one| if one.policy == Some(Padding) { 20 } else { 5 });
-        let candidates = [Cellular, Padding, Merge].map(|policy| candidate(policy, 1));
+        let candidates = [CELLULAR, Padding, Merge].map(|policy| candidate(policy, 1));
         let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
         let mut announced = Vec::new();
         let measured = compare(&fleet, &candidates, &points, &conditions(3), &mut |next| {
@@ -233,7 +234,7 @@ pub mod tests {
             .map(|(one, _)| one.policy.unwrap())
             .collect();
         let turns = [
-            Cellular, Padding, Merge, Padding, Merge, Cellular, Merge, Cellular, Padding,
+            CELLULAR, Padding, Merge, Padding, Merge, CELLULAR, Merge, CELLULAR, Padding,
         ];
         assert_eq!(order, [turns, turns].concat());
         assert!(announced.iter().map(|(policy, _)| policy).eq(&order));
@@ -275,8 +276,9 @@ pub mod tests {
 
     #[test]
     fn breaking_off_keeps_complete_rounds() {
-        use PolicyKind::{Cellular, Padding};
-        let candidates = [Cellular, Padding].map(|policy| candidate(policy, 1));
+        use ComparedPolicy::Padding;
+        const CELLULAR: ComparedPolicy = ComparedPolicy::CELLULAR;
+        let candidates = [CELLULAR, Padding].map(|policy| candidate(policy, 1));
         let points = [10.0, 30.0].map(|rate| Arrivals::Poisson { rate });
         // Two points of three rounds of two.
         for runs in 0..=12usize {
@@ -311,14 +313,21 @@ pub mod tests {
             }
         };
         let peaks = [
-            peak(PolicyKind::Cellular, 90),
-            peak(PolicyKind::Padding, 40),
-            peak(PolicyKind::Bucketing, 50),
-            peak(PolicyKind::Ideal, 100),
+            peak(ComparedPolicy::CELLULAR, 90),
+            peak(ComparedPolicy::SHORTEST, 95),
+            peak(ComparedPolicy::EBATCH, 110),
+            peak(ComparedPolicy::Ideal, 100),
+            peak(ComparedPolicy::Padding, 40),
+            peak(ComparedPolicy::Bucketing, 50),
         ];
         let found = |peaks| peak_of_baselines(peaks).map(|(one, rate)| (&*one.about.name, rate));
         assert_eq!(found(&peaks), Some(("bucketing", 50.0)));
-        assert_eq!(found(&peaks[..1]), Some(("cellular", 90.0)));
-        assert_eq!(found(&[peak(PolicyKind::Merge, 0)]), None);
+        assert_eq!(found(&peaks[..2]), Some(("shortest", 95.0)));
+        assert_eq!(
+            found(&peaks[..4]),
+            Some(("ebatch", 110.0)),
+            "without a baseline"
+        );
+        assert_eq!(found(&[peak(ComparedPolicy::Merge, 0)]), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::candidate::{Candidate, MaxRows};
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::workload::Network;
 use gatestream_command::Failure;
 use gatestream_serve::engine::Calibration;
@@ -54,7 +54,7 @@ impl FromStr for BatchOption {
 pub struct Grid {
     /// Ascending, none twice.
     batches: Vec<MaxRows>,
-    /// For [`PolicyKind::Bucketing`].
+    /// For [`ComparedPolicy::Bucketing`].
     widths: Vec<usize>,
     /// Whether [`Grid::add_calibrated`] is still to be called.
     calibrated: bool,
@@ -139,22 +139,19 @@ impl Grid {
     }
 
     /// All candidates. Policies alternate, so that a slow phase of the machine affects all.
-    pub fn candidates(&self, policies: &[PolicyKind]) -> Vec<Candidate> {
+    pub fn candidates(&self, policies: &[ComparedPolicy]) -> Vec<Candidate> {
         let all: Vec<_> = policies.iter().map(|&p| self.of_policy(p)).collect();
         let longest = all.iter().map(Vec::len).max().unwrap_or(0);
         let turn = |turn: usize| all.iter().filter_map(move |of_policy| of_policy.get(turn));
         (0..longest).flat_map(turn).cloned().collect()
     }
 
-    fn of_policy(&self, policy: PolicyKind) -> Vec<Candidate> {
+    fn of_policy(&self, policy: ComparedPolicy) -> Vec<Candidate> {
         let batches = match policy {
             // These batch cells, which may have different sizes.
-            PolicyKind::Cellular
-            | PolicyKind::Shortest
-            | PolicyKind::EBatch
-            | PolicyKind::Merge => self.batches.clone(),
+            ComparedPolicy::Engine(_) | ComparedPolicy::Merge => self.batches.clone(),
             // These batch whole requests, so all cells have the same size.
-            _ => {
+            ComparedPolicy::Padding | ComparedPolicy::Bucketing | ComparedPolicy::Ideal => {
                 let uniform = |rows: &MaxRows| MaxRows::uniform(rows.largest(), self.cells);
                 let mut uniform: Vec<_> = self.batches.iter().map(uniform).collect();
                 uniform.sort_unstable();
@@ -162,9 +159,10 @@ impl Grid {
                 uniform
             }
         };
-        let widths: Vec<Option<usize>> = match policy {
-            PolicyKind::Bucketing => self.widths.iter().copied().map(Some).collect(),
-            _ => vec![None],
+        let widths: Vec<Option<usize>> = if policy == ComparedPolicy::Bucketing {
+            self.widths.iter().copied().map(Some).collect()
+        } else {
+            vec![None]
         };
         let of_batch = |batch: &MaxRows| {
             let candidate = |&bucket_width: &Option<usize>| Candidate {
@@ -244,9 +242,9 @@ mod tests {
         assert!(grid.has_choices() && !grid.needs_calibration());
         assert_eq!(grid.max_rows(), 64);
         // Groups of requests have one size; only bucketing has widths.
-        use PolicyKind::{Bucketing, Cellular, Padding};
+        use ComparedPolicy::{Bucketing, Padding};
         assert_eq!(
-            shown(&grid.candidates(&[Cellular, Padding, Bucketing])),
+            shown(&grid.candidates(&[ComparedPolicy::CELLULAR, Padding, Bucketing])),
             [
                 "cellular batch 16",
                 "padding batch 16",
@@ -282,7 +280,7 @@ mod tests {
         ];
         assert_eq!(grid.add_calibrated(&found).to_string(), "4:8");
         assert_eq!(
-            shown(&grid.candidates(&[PolicyKind::Cellular, PolicyKind::Merge])),
+            shown(&grid.candidates(&[ComparedPolicy::CELLULAR, ComparedPolicy::Merge])),
             [
                 "cellular batch 4:8",
                 "merge batch 4:8",

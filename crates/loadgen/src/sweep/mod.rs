@@ -19,7 +19,7 @@ mod grid;
 use std::ops::ControlFlow;
 
 use crate::candidate::{Candidate, Launch};
-use crate::policy::PolicyKind;
+use crate::policy::ComparedPolicy;
 use crate::workload::Arrivals;
 pub use compare::{Conditions, Measurement, NextRun, compare, peak_of_baselines};
 use gatestream_command::Failure;
@@ -160,7 +160,7 @@ pub fn highest_peaks(candidates: &[Candidate], peaks: &[Measurement]) -> Vec<Can
     highest.cloned().collect()
 }
 
-fn policies<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<Option<PolicyKind>> {
+fn policies<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<Option<ComparedPolicy>> {
     let mut policies: Vec<_> = candidates.map(|candidate| candidate.policy).collect();
     policies.sort_unstable();
     policies.dedup();
@@ -222,7 +222,7 @@ mod tests {
         rates.map(|&rate| Arrivals::Poisson { rate }).collect()
     }
 
-    fn names(all: impl IntoIterator<Item = Candidate>) -> Vec<(PolicyKind, usize)> {
+    fn names(all: impl IntoIterator<Item = Candidate>) -> Vec<(ComparedPolicy, usize)> {
         let all = all.into_iter();
         all.map(|c| (c.policy.unwrap(), c.max_batch())).collect()
     }
@@ -230,18 +230,19 @@ mod tests {
     /// As many servers as rows, with a time of service that grows with them: peaks are rows / time.
     fn service(candidate: &Candidate) -> u64 {
         match (candidate.policy.unwrap(), candidate.max_batch()) {
-            (PolicyKind::Padding, 1) => 20,  // 50/s
-            (PolicyKind::Padding, 4) => 20,  // 200/s
-            (PolicyKind::Padding, _) => 320, // 16: 50/s
-            (_, 1) => 5,                     // 200/s
-            (_, 4) => 10,                    // 400/s
-            (_, _) => 30,                    // 16: 533/s
+            (ComparedPolicy::Padding, 1) => 20,  // 50/s
+            (ComparedPolicy::Padding, 4) => 20,  // 200/s
+            (ComparedPolicy::Padding, _) => 320, // 16: 50/s
+            (_, 1) => 5,                         // 200/s
+            (_, 4) => 10,                        // 400/s
+            (_, _) => 30,                        // 16: 533/s
         }
     }
 
     fn candidates() -> Vec<Candidate> {
         let both = |batch| {
-            [PolicyKind::Padding, PolicyKind::Cellular].map(|policy| candidate(policy, batch))
+            let policies = [ComparedPolicy::Padding, ComparedPolicy::CELLULAR];
+            policies.map(|policy| candidate(policy, batch))
         };
         [1, 4, 16].into_iter().flat_map(both).collect()
     }
@@ -264,7 +265,8 @@ mod tests {
             &mut go_on,
         )
         .unwrap();
-        use PolicyKind::{Cellular, Padding};
+        use ComparedPolicy::Padding;
+        const CELLULAR: ComparedPolicy = ComparedPolicy::CELLULAR;
         let best = |index: usize| {
             let best = result.best();
             names([
@@ -274,10 +276,10 @@ mod tests {
         };
         // Small batches are the fastest while they sustain the load; otherwise throughput decides.
         assert_eq!(result.best().len(), 8);
-        assert_eq!(best(0), [(Padding, 4), (Cellular, 1)]);
-        assert_eq!(best(1), [(Padding, 4), (Cellular, 4)]);
-        assert_eq!(best(2), [(Padding, 4), (Cellular, 16)]);
-        assert_eq!(best(3), [(Padding, 4), (Cellular, 16)]);
+        assert_eq!(best(0), [(Padding, 4), (CELLULAR, 1)]);
+        assert_eq!(best(1), [(Padding, 4), (CELLULAR, 4)]);
+        assert_eq!(best(2), [(Padding, 4), (CELLULAR, 16)]);
+        assert_eq!(best(3), [(Padding, 4), (CELLULAR, 16)]);
         // Each load in its turn, policies in turn; the highest peak of padding is always measured.
         let launched = fleet.launched.borrow();
         let order = names(launched.iter().map(|(candidate, _)| candidate.clone()));
@@ -287,13 +289,13 @@ mod tests {
         assert_eq!(order[6..8], best(0));
         assert_eq!(order[8..14], all);
         assert_eq!(order[14..16], best(1));
-        let after = [(Padding, 4), (Cellular, 4), (Cellular, 16)];
+        let after = [(Padding, 4), (CELLULAR, 4), (CELLULAR, 16)];
         assert_eq!(order[16..19], after);
         assert_eq!(order[19..21], best(2));
         // Nothing was chosen.
-        assert_eq!(order[21..], [(Padding, 4), (Cellular, 16)]);
+        assert_eq!(order[21..], [(Padding, 4), (CELLULAR, 16)]);
         let skipped = result.skipped.iter().map(|one| one.candidate.clone());
-        let expected = [(Padding, 1), (Padding, 16), (Cellular, 1), (Cellular, 4)];
+        let expected = [(Padding, 1), (Padding, 16), (CELLULAR, 1), (CELLULAR, 4)];
         assert_eq!(names(skipped), expected);
         let one = &result.skipped[2];
         assert!((one.asked / 300.0 - 1.0).abs() < 0.05, "{one:?}");
@@ -305,7 +307,7 @@ mod tests {
             .map(|trial| trial.measurement.candidate.clone());
         let shown = names(shown);
         let of = |policy| [1, 4, 16].map(|batch| (policy, batch));
-        assert_eq!(shown[..6], [of(Padding), of(Cellular)].concat());
+        assert_eq!(shown[..6], [of(Padding), of(CELLULAR)].concat());
         assert_eq!(shown.len(), order.len() - 6);
         let asked = result
             .trials
@@ -327,7 +329,7 @@ mod tests {
             ..conditions(1)
         };
         for seed in 0..40 {
-            let candidates = [1, 2].map(|batch| candidate(PolicyKind::Cellular, batch));
+            let candidates = [1, 2].map(|batch| candidate(ComparedPolicy::CELLULAR, batch));
             let one = Conditions {
                 seed,
                 ..few.clone()
@@ -347,7 +349,7 @@ mod tests {
             ..conditions(1)
         };
         for seed in 0..40 {
-            let candidates = [64, 65].map(|batch| candidate(PolicyKind::Merge, batch));
+            let candidates = [64, 65].map(|batch| candidate(ComparedPolicy::Merge, batch));
             let one = Conditions {
                 seed,
                 ..short.clone()
@@ -365,7 +367,7 @@ mod tests {
             1 => 10,
             _ => 40,
         });
-        let candidates = [1, 16].map(|batch| candidate(PolicyKind::Merge, batch));
+        let candidates = [1, 16].map(|batch| candidate(ComparedPolicy::Merge, batch));
         let soon = Conditions {
             deadline: Some(std::time::Duration::from_millis(5)),
             ..conditions(1)
@@ -376,14 +378,14 @@ mod tests {
         assert!(p90(0) < p90(1));
         assert_eq!(
             names([result.best()[0].candidate.clone()]),
-            [(PolicyKind::Merge, 16)]
+            [(ComparedPolicy::Merge, 16)]
         );
     }
 
     #[test]
     fn a_policy_without_answers_has_a_best() {
         let fleet = Fleet::new(|one| 10 * one.max_batch() as u64);
-        let candidates = [1, 2].map(|batch| candidate(PolicyKind::Cellular, batch));
+        let candidates = [1, 2].map(|batch| candidate(ComparedPolicy::CELLULAR, batch));
         let hard = Conditions {
             deadline: Some(std::time::Duration::ZERO),
             ..conditions(1)
@@ -395,13 +397,16 @@ mod tests {
 
     #[test]
     fn a_load_without_its_second_run_is_left_out() {
-        let candidates = [2, 4].map(|batch| candidate(PolicyKind::Cellular, batch));
+        let candidates = [2, 4].map(|batch| candidate(ComparedPolicy::CELLULAR, batch));
         // Two settings and the best again, at each load.
         for (runs, whole) in [(2, 0), (3, 1), (5, 1), (6, 2)] {
             let fleet = Fleet::new(service);
-            let mut next = |_: NextRun<'_>| match fleet.launched.borrow().len() < runs {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            let mut next = |_: NextRun<'_>| {
+                if fleet.launched.borrow().len() < runs {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
             };
             let points = rates(&[10.0, 20.0]);
             let result =

@@ -83,8 +83,8 @@ pub(crate) fn complete_tree(leaves: usize) -> Graph {
 }
 
 /// A graph without circles, whose nodes are in an order of their own: sources may name later nodes.
-pub(crate) fn random_graph(rng: &mut fastrand::Rng, cells: usize, most: usize) -> Graph {
-    let nodes = rng.usize(1..=most);
+pub(crate) fn random_graph(rng: &mut fastrand::Rng, cells: usize, max: usize) -> Graph {
+    let nodes = rng.usize(1..=max);
     // `place[n]`: where node n stands in a topological order.
     let mut place: Vec<usize> = (0..nodes).collect();
     if rng.bool() {

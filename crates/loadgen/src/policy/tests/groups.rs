@@ -82,7 +82,7 @@ fn padding_wastes_what_the_longest_has_more() {
     for _ in 0..100 {
         let lengths: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(1..30)).collect();
         let batch = rng.usize(1..12);
-        let setting = Setting::new(PolicyKind::Padding, batch);
+        let setting = Setting::new(ComparedPolicy::Padding, batch);
         let got = run(
             setting,
             1,
@@ -106,7 +106,7 @@ fn padding_runs_the_longest_encoder_and_then_the_longest_decoder() {
     let mut rng = fastrand::Rng::with_seed(8);
     for _ in 0..50 {
         let pairs: Vec<[usize; 2]> = (0..6).map(|_| [rng.usize(1..9), rng.usize(1..9)]).collect();
-        let setting = Setting::new(PolicyKind::Padding, 6);
+        let setting = Setting::new(ComparedPolicy::Padding, 6);
         let got = run(
             setting,
             2,
@@ -195,7 +195,7 @@ fn merging_runs_level_by_level_without_padding() {
             })
             .collect();
         let batch = rng.usize(1..20);
-        let setting = Setting::new(PolicyKind::Merge, batch);
+        let setting = Setting::new(ComparedPolicy::Merge, batch);
         let got = run(
             setting,
             2,
@@ -217,9 +217,9 @@ fn merging_runs_level_by_level_without_padding() {
                 // As few tasks as can be, all but the last of them full.
                 let mut rows = BTreeSet::new();
                 while rows.len() < expected.len() {
-                    let most = MAX.min(expected.len() - rows.len());
+                    let full = MAX.min(expected.len() - rows.len());
                     let (cell, task, padding) = tasks.next().expect("a task more");
-                    assert_eq!((*cell, task.len(), *padding), (level.min(1), most, 0));
+                    assert_eq!((*cell, task.len(), *padding), (level.min(1), full, 0));
                     rows.extend(task.iter().copied());
                 }
                 assert_eq!(rows, expected);
@@ -235,7 +235,7 @@ fn merging_runs_level_by_level_without_padding() {
 #[test]
 fn ideal_runs_node_after_node_of_identical_trees() {
     let graphs = (0..2 * MAX).map(|_| (complete_tree(16), 0)).collect();
-    let got = run(Setting::new(PolicyKind::Ideal, 64), 2, graphs);
+    let got = run(Setting::new(ComparedPolicy::Ideal, 64), 2, graphs);
     assert_eq!(got.tasks.len(), 2 * 31);
     for (group, tasks) in got.tasks.chunks(31).enumerate() {
         let mut nodes = BTreeSet::new();
@@ -255,7 +255,7 @@ fn ideal_makes_groups_of_one_graph_each() {
     // By length; requests are not reordered.
     let lengths = [3, 3, 5, 5, 5, 3, 4, 4];
     let got = run(
-        Setting::new(PolicyKind::Ideal, 2),
+        Setting::new(ComparedPolicy::Ideal, 2),
         1,
         lengths.iter().map(|&n| (plain_chain(&[n]), 0)).collect(),
     );
@@ -270,7 +270,7 @@ fn ideal_makes_groups_of_one_graph_each() {
         .collect();
     let differ = graphs.windows(2).filter(|two| two[0] != two[1]).count();
     assert!((5..35).contains(&differ), "{differ}");
-    let got = run(Setting::new(PolicyKind::Ideal, 4), 2, graphs.clone());
+    let got = run(Setting::new(ComparedPolicy::Ideal, 4), 2, graphs.clone());
     let shared = got.tasks.iter().filter(|task| task.1.len() > 1).count();
     assert!(shared > 0, "some are identical");
     for (_, rows, padding) in got.tasks {
@@ -284,10 +284,10 @@ fn ideal_makes_groups_of_one_graph_each() {
 fn requests_of_higher_priority_are_in_an_earlier_group() {
     let priorities = [0, 2, 1, 2, 0, 2, 1, 2];
     for setting in [
-        Setting::new(PolicyKind::Padding, 4),
+        Setting::new(ComparedPolicy::Padding, 4),
         Setting::bucketing(4, 10),
-        Setting::new(PolicyKind::Merge, 4),
-        Setting::new(PolicyKind::Ideal, 4),
+        Setting::new(ComparedPolicy::Merge, 4),
+        Setting::new(ComparedPolicy::Ideal, 4),
     ] {
         let graphs = priorities.iter().map(|&p| (plain_chain(&[3]), p)).collect();
         let got = run(setting, 1, graphs);
@@ -311,7 +311,7 @@ fn step(simulated: &mut Simulated) -> Task {
 
 #[test]
 fn a_member_that_ends_otherwise_is_padded_and_the_others_go_on() {
-    let mut simulated = one_at_a_time(Setting::new(PolicyKind::Padding, 4));
+    let mut simulated = one_at_a_time(Setting::new(ComparedPolicy::Padding, 4));
     let keys: Vec<_> = [2, 3, 6, 4]
         .map(|n| simulated.submit(plain_chain(&[n]), 0, (n == 4).then_some(2), false))
         .into();
@@ -336,7 +336,7 @@ fn a_member_that_ends_otherwise_is_padded_and_the_others_go_on() {
 
 #[test]
 fn a_member_that_is_done_waits_and_may_be_cancelled_or_late() {
-    let mut simulated = one_at_a_time(Setting::new(PolicyKind::Merge, 4));
+    let mut simulated = one_at_a_time(Setting::new(ComparedPolicy::Merge, 4));
     let [one, two, three, four] = [1, 1, 1, 3].map(|n| {
         let deadline = (n == 1).then_some(5);
         simulated.submit(plain_chain(&[n]), 0, deadline, false)
@@ -357,8 +357,8 @@ fn a_member_that_is_done_waits_and_may_be_cancelled_or_late() {
 #[test]
 fn those_held_are_returned_when_the_last_that_runs_is_cancelled() {
     for setting in [
-        Setting::new(PolicyKind::Padding, 4),
-        Setting::new(PolicyKind::Merge, 4),
+        Setting::new(ComparedPolicy::Padding, 4),
+        Setting::new(ComparedPolicy::Merge, 4),
     ] {
         let mut simulated = one_at_a_time(setting);
         let [one, two] = [1, 3].map(|n| simulated.submit(plain_chain(&[n]), 0, None, false));
@@ -371,7 +371,7 @@ fn those_held_are_returned_when_the_last_that_runs_is_cancelled() {
 
 #[test]
 fn a_worker_that_is_idle_does_not_wait_for_a_group_to_fill() {
-    let mut simulated = one_at_a_time(Setting::new(PolicyKind::Padding, 4));
+    let mut simulated = one_at_a_time(Setting::new(ComparedPolicy::Padding, 4));
     simulated.submit(plain_chain(&[2]), 0, None, false);
     assert_eq!(step(&mut simulated).rows.len(), 1);
     // Nobody joins what runs.
@@ -384,8 +384,8 @@ fn a_worker_that_is_idle_does_not_wait_for_a_group_to_fill() {
 #[test]
 fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
     for setting in [
-        Setting::new(PolicyKind::Padding, 4),
-        Setting::new(PolicyKind::Merge, 4),
+        Setting::new(ComparedPolicy::Padding, 4),
+        Setting::new(ComparedPolicy::Merge, 4),
     ] {
         let mut simulated = one_at_a_time(setting);
         let stream = simulated.submit(plain_chain(&[1]), 0, None, true);
@@ -412,8 +412,8 @@ fn a_group_does_not_wait_for_the_next_input_of_a_stream() {
 #[test]
 fn a_stream_goes_on_where_its_states_are() {
     for setting in [
-        Setting::new(PolicyKind::Padding, 4),
-        Setting::new(PolicyKind::Merge, 4),
+        Setting::new(ComparedPolicy::Padding, 4),
+        Setting::new(ComparedPolicy::Merge, 4),
     ] {
         let policy = setting.build(2);
         let mut simulated = Simulated::new(policy, plain_cells(1), &sizes(1), 2, 1);
@@ -438,7 +438,7 @@ fn a_stream_goes_on_where_its_states_are() {
 #[test]
 fn padding_runs_figure_5_of_batchmaker_as_the_paper_shows() {
     for tasks_at_once in [1, 5] {
-        let policy = Setting::new(PolicyKind::Padding, 4).build(1);
+        let policy = Setting::new(ComparedPolicy::Padding, 4).build(1);
         let (tasks, ends) = timeline(policy, 1, tasks_at_once);
         // Rows of requests that have no cell left are run as padding.
         let still_in = |first: usize, step: usize| -> Vec<usize> {
@@ -499,10 +499,10 @@ fn queues_do_not_grow_with_requests_that_come_and_go() {
 #[test]
 fn random_arrivals_growths_and_ends_in_groups_of_other_sizes() {
     for setting in [
-        Setting::new(PolicyKind::Padding, 5),
+        Setting::new(ComparedPolicy::Padding, 5),
         Setting::bucketing(4, 3),
-        Setting::new(PolicyKind::Merge, 6),
-        Setting::new(PolicyKind::Ideal, 4),
+        Setting::new(ComparedPolicy::Merge, 6),
+        Setting::new(ComparedPolicy::Ideal, 4),
     ] {
         properties::all_hold(setting);
     }

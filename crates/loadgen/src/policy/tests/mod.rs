@@ -14,6 +14,7 @@ mod properties;
 mod shares;
 #[path = "../../../../serve/src/scheduler/tests/simulated.rs"]
 mod simulated;
+mod steps;
 #[path = "../../../../serve/src/cell_graph/test_graphs.rs"]
 mod test_graphs;
 
@@ -21,44 +22,50 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use super::{Groups, PolicyKind};
+use super::{ComparedPolicy, Groups};
 use gatestream_serve::cell_graph::*;
-use gatestream_serve::policy::{BatchSteps, Cellular, Order};
+use gatestream_serve::policy::{BatchSteps, Cellular, Order, PolicyKind};
 use gatestream_serve::scheduler::*;
 use simulated::*;
 
-/// The policies that the tests of every policy run: the baselines.
-const POLICIES: [PolicyKind; 4] = [
-    PolicyKind::Padding,
-    PolicyKind::Bucketing,
-    PolicyKind::Merge,
-    PolicyKind::Ideal,
-];
+/// A policy by its name; that of the engine has fewer of them.
+type Kind = ComparedPolicy;
+
+/// The policies that the tests of every policy run: those that the engine does not have.
+fn policies() -> impl Iterator<Item = Kind> {
+    let all = Kind::ALL.into_iter();
+    all.filter(|kind| !matches!(kind, ComparedPolicy::Engine(_)))
+}
 
 /// A policy with its settings.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    kind: PolicyKind,
+    kind: Kind,
     groups: Groups,
 }
 
 impl Setting {
     /// With groups of up to `requests` requests.
-    fn new(kind: PolicyKind, requests: usize) -> Setting {
-        let width = Groups::WIDTH;
+    fn new(kind: impl Into<Kind>, requests: usize) -> Setting {
+        let (kind, width) = (kind.into(), Groups::WIDTH);
         let groups = Groups { requests, width };
         Setting { kind, groups }
     }
 
     fn bucketing(requests: usize, width: usize) -> Setting {
-        let kind = PolicyKind::Bucketing;
+        let kind = ComparedPolicy::Bucketing;
         let groups = Groups { requests, width };
         Setting { kind, groups }
     }
 
+    /// Whether requests with the fewest nodes left go first.
+    fn takes_shortest(&self) -> bool {
+        self.kind == ComparedPolicy::SHORTEST
+    }
+
     /// Whether a worker gets rows of a group only, whatever else is ready.
     fn forms_groups(&self) -> bool {
-        POLICIES.contains(&self.kind)
+        self.kind.forms_groups()
     }
 
     fn build(&self, workers: usize) -> Box<dyn Policy> {

@@ -7,7 +7,7 @@ use crate::policy::EBatching;
 
 const FETCH: u64 = 50;
 const STEP: u64 = 10;
-const MOST: usize = 32;
+const MAX_STEPS: usize = 32;
 
 struct Served {
     scheduler: Scheduler,
@@ -26,7 +26,7 @@ impl Served {
         cost.rows = sizes;
         let mut scheduler = Scheduler::new(policy, 1, 1, Limits::default());
         let model = scheduler.add_model(&[cost], ModelShare::default()).unwrap();
-        scheduler.set_steps_at_once(model, &[MOST]);
+        scheduler.set_steps_at_once(model, &[MAX_STEPS]);
         Served {
             scheduler,
             now: Instant::now(),
@@ -87,7 +87,7 @@ fn a_fixed_number_of_steps_is_taken_whatever_the_rows() {
 
 #[test]
 fn times_are_measured_and_decide_then() {
-    let mut served = Served::new(BatchSteps::ByLoad(MOST), 8, None);
+    let mut served = Served::new(BatchSteps::ByLoad(MAX_STEPS), 8, None);
     (0..4).for_each(|_| served.submit(90, None));
     assert_eq!(served.batch(), [4], "its time is unknown");
     assert_eq!(served.batch(), [4; 4]);
@@ -105,7 +105,7 @@ fn times_are_measured_and_decide_then() {
 /// A batch that begins with 9 rows and ends with 3 is one of 9 rows.
 #[test]
 fn rows_that_end_do_not_change_whose_times_are_measured() {
-    let mut served = Served::new(BatchSteps::ByLoad(MOST), 16, None);
+    let mut served = Served::new(BatchSteps::ByLoad(MAX_STEPS), 16, None);
     for _ in 0..3 {
         (0..6).for_each(|_| served.submit(2, None));
         (0..3).for_each(|_| served.submit(60, None));
@@ -130,7 +130,7 @@ fn a_cost_sheet_tells_the_times_before() {
         ..CellCost::default()
     };
     let of = |count: usize, deadline: Option<u64>| {
-        let mut served = Served::new(BatchSteps::ByLoad(MOST), 4, Some(cost.clone()));
+        let mut served = Served::new(BatchSteps::ByLoad(MAX_STEPS), 4, Some(cost.clone()));
         (0..4).for_each(|_| served.submit(30, deadline));
         (4..count).for_each(|_| served.submit(30, None));
         served.batch().len()
@@ -146,7 +146,7 @@ fn a_cost_sheet_tells_the_times_before() {
 
 #[test]
 fn one_step_is_timed_again_now_and_then() {
-    let mut served = Served::new(BatchSteps::ByLoad(MOST), 8, None);
+    let mut served = Served::new(BatchSteps::ByLoad(MAX_STEPS), 8, None);
     let mut singles = 0;
     for _ in 0..200 {
         (0..4).for_each(|_| served.submit(9, None));

@@ -9,10 +9,13 @@ use super::*;
 
 const ROWS: usize = 32;
 const SIZES: [BatchSizes; 2] = [BatchSizes { min: 1, max: ROWS }; 2];
-/// Most subgraphs that a policy looks at in one call: a piece, and those of a batch.
-const MOST: usize = 1024 + 2 * ROWS;
+/// Steps of a batch.
+const STEPS: usize = 4;
+/// Maximum number of subgraphs that a policy reads in one call: a piece, and those of a batch.
+const MAX_SUBGRAPHS: usize = 1024 + 2 * ROWS;
 
-/// A policy that counts the subgraphs that it hears of, and those of requests that end.
+/// A policy that counts the announced subgraphs, and those of requests that end. Checks its numbers
+/// of steps.
 struct Counted {
     policy: Box<dyn Policy>,
     subgraphs: Arc<AtomicUsize>,
@@ -27,9 +30,17 @@ impl Policy for Counted {
         self.policy.add_model(model);
     }
 
+    fn remove_model(&mut self, index: usize) {
+        self.policy.remove_model(index);
+    }
+
     fn ready(&mut self, table: &Table, subgraph: SubgraphKey, count: usize) {
         self.subgraphs.fetch_add(1, Ordering::Relaxed);
         self.policy.ready(table, subgraph, count);
+    }
+
+    fn unpinned(&mut self, table: &Table, subgraph: SubgraphKey, worker: WorkerId) {
+        self.policy.unpinned(table, subgraph, worker);
     }
 
     fn next_task(
@@ -39,6 +50,17 @@ impl Policy for Counted {
         rows: &mut Vec<Row>,
     ) -> Option<NewTask> {
         self.policy.next_task(table, demand, rows)
+    }
+
+    fn max_steps(&self) -> Option<usize> {
+        self.policy.max_steps()
+    }
+
+    fn steps(&mut self, now: Instant, table: &Table, first: &Task) -> usize {
+        let steps = self.policy.steps(now, table, first);
+        let max = self.max_steps().expect("asked only with a maximum");
+        assert!((1..=max).contains(&steps), "{steps} steps of {max}");
+        steps
     }
 
     fn done(&mut self, table: &Table, task: &Task, took: Option<Duration>) {
@@ -65,7 +87,7 @@ fn a_large_tree_arrives_and_ends_in_pieces_under_every_policy() {
     const LEAVES: usize = 20_000;
     let tree = complete_tree(LEAVES).unfold(&plain_cells(2)).unwrap();
     let small = plain_chain(&[2, 2]).unfold(&plain_cells(2)).unwrap();
-    for kind in POLICIES {
+    for kind in policies() {
         // Cancelled after so many tasks, if at all.
         for cancelled in [Some(0), Some(1), Some(300), None] {
             let subgraphs = Arc::new(AtomicUsize::new(0));
@@ -74,11 +96,18 @@ fn a_large_tree_arrives_and_ends_in_pieces_under_every_policy() {
                 subgraphs: Arc::clone(&subgraphs),
             };
             let limits = Limits::default();
+            let decides_steps = policy.max_steps().is_some();
             let mut scheduler = scheduler_of(Box::new(policy), &SIZES, 1, 1, limits);
+            if decides_steps {
+                scheduler.set_steps_at_once(ModelKey::default(), &[STEPS; 2]);
+            }
             let now = Instant::now();
             let bounded = || {
                 let subgraphs = subgraphs.swap(0, Ordering::Relaxed);
-                assert!(subgraphs <= MOST, "{kind}: {subgraphs} in one call");
+                assert!(
+                    subgraphs <= MAX_SUBGRAPHS,
+                    "{kind}: {subgraphs} in one call"
+                );
             };
             let submit = |scheduler: &mut Scheduler, graph: &RequestGraph| {
                 let key = scheduler.handle_submit(now, graph, Requirements::default());
@@ -99,7 +128,7 @@ fn a_large_tree_arrives_and_ends_in_pieces_under_every_policy() {
                     break;
                 };
                 rows += task.rows.len();
-                scheduler.handle_done(now, task, None);
+                scheduler.handle_done(now, task, Some(Duration::from_micros(50)));
                 bounded();
             }
             let counts = scheduler.counts();

@@ -23,20 +23,31 @@ use crate::cell_graph::{BatchSizes, BatchTime, CellCost, Cells, Graph, NodeId};
 use crate::policy::{BatchSteps, Cellular, Order, PolicyKind};
 use simulated::*;
 
+/// A policy by its name; that of the load generator has more of them.
+type Kind = PolicyKind;
+
 /// The policies that the tests of every policy run.
-const POLICIES: [PolicyKind; 3] = PolicyKind::ALL;
+fn policies() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter()
+}
 
 /// A policy with its settings.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    kind: PolicyKind,
+    kind: Kind,
 }
 
 impl Setting {
     /// No policy here forms groups of requests; those that the load generator runs with the same
     /// tests do.
-    fn new(kind: PolicyKind, _requests: usize) -> Setting {
+    fn new(kind: impl Into<Kind>, _requests: usize) -> Setting {
+        let kind = kind.into();
         Setting { kind }
+    }
+
+    /// Whether requests with the fewest nodes left go first.
+    fn takes_shortest(&self) -> bool {
+        self.kind == PolicyKind::Shortest
     }
 
     fn forms_groups(&self) -> bool {

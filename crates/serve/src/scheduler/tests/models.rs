@@ -6,7 +6,7 @@ use super::*;
 const SIZES: BatchSizes = BatchSizes { min: 1, max: 4 };
 
 /// A scheduler without models.
-fn empty(kind: PolicyKind) -> Scheduler {
+fn empty(kind: impl Into<Kind>) -> Scheduler {
     let policy = Setting::new(kind, 2).build(1);
     Scheduler::new(policy, 1, 1, Limits::default())
 }
@@ -52,7 +52,7 @@ fn run(scheduler: &mut Scheduler) -> Vec<usize> {
 
 #[test]
 fn models_come_and_go_under_every_policy() {
-    for kind in POLICIES {
+    for kind in policies() {
         let mut scheduler = empty(kind);
         let [first, second, third] = [2, 3, 1].map(|cells| add(&mut scheduler, cells).unwrap());
         assert_eq!(first, ModelKey::default());
@@ -117,7 +117,7 @@ fn there_are_ids_for_65_536_cells() {
 
 #[test]
 fn a_busy_model_is_not_removed() {
-    for kind in POLICIES {
+    for kind in policies() {
         let mut scheduler = empty(kind);
         let model = add(&mut scheduler, 1).unwrap();
         let busy = |requests, streams, tasks| ModelError::Busy {

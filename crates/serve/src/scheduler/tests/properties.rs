@@ -197,7 +197,7 @@ impl Scenario {
             let now = self.simulated.instant();
             self.simulated.scheduler.handle_timeout(now);
             self.simulated.check();
-            let shortest = self.setting.kind == PolicyKind::Shortest;
+            let shortest = self.setting.takes_shortest();
             let before = eligible(&self.simulated, worker, shortest);
             let left = left(&self.simulated);
             let patient = patient(&self.simulated);
@@ -304,6 +304,7 @@ impl Scenario {
         }
         let scheduler = &self.simulated.scheduler;
         assert_eq!(scheduler.usage(), Usage::default());
+        assert_eq!(scheduler.table().records(), 0, "all forgotten");
         // Where all entries are of ended requests, up to 64 are not worth purging.
         let queued = scheduler.queued();
         assert!(queued <= 64 * self.kinds, "{queued} entries");
@@ -357,7 +358,7 @@ pub(super) fn all_hold(setting: Setting) {
 
 #[test]
 fn every_kind() {
-    for kind in POLICIES {
+    for kind in policies() {
         all_hold(Setting::new(kind, 3));
     }
 }

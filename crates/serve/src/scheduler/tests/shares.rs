@@ -31,9 +31,10 @@ impl Load {
 
     /// The time of a batch.
     fn time(&self, rng: &mut fastrand::Rng) -> u64 {
-        match self.is_uneven {
-            true => rng.u64(1..=self.took),
-            false => self.took,
+        if self.is_uneven {
+            rng.u64(1..=self.took)
+        } else {
+            self.took
         }
     }
 }
@@ -62,7 +63,7 @@ struct Served {
 const ROWS: usize = 8;
 
 impl Served {
-    fn new(kind: PolicyKind, loads: &[Load], workers: usize, tasks_at_once: usize) -> Served {
+    fn new(kind: impl Into<Kind>, loads: &[Load], workers: usize, tasks_at_once: usize) -> Served {
         let policy = Setting::new(kind, ROWS).build(workers);
         let mut scheduler = Scheduler::new(policy, workers, tasks_at_once, Limits::default());
         let sizes = BatchSizes { min: 1, max: ROWS };
@@ -196,7 +197,7 @@ impl Served {
 
 #[test]
 fn saturated_models_get_time_by_weight_within_a_batch_of_each() {
-    for kind in POLICIES {
+    for kind in policies() {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let models = rng.usize(2..=3);
@@ -262,7 +263,7 @@ fn a_step_of_a_model_passes_the_flood_of_another() {
 /// Times alone would let a model with long batches wait for a thousand short ones.
 #[test]
 fn a_model_with_long_batches_waits_for_a_bounded_number_of_short_ones() {
-    for kind in POLICIES {
+    for kind in policies() {
         for (weights, most) in [([1, 1], 33), ([1, 3], 97), ([5, 1], 33)] {
             let long = Load::saturated(weights[0], 1000);
             let short = Load::saturated(weights[1], 1);
@@ -280,7 +281,7 @@ fn a_model_with_long_batches_waits_for_a_bounded_number_of_short_ones() {
 
 #[test]
 fn a_model_saves_no_time_while_it_has_nothing_to_do() {
-    for kind in POLICIES {
+    for kind in policies() {
         let idle = Load {
             users: 0,
             ..Load::saturated(1, 1)

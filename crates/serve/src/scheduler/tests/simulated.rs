@@ -24,10 +24,10 @@ pub(super) fn scheduler_of(
     scheduler
 }
 
-/// Batches of so many cells, of up to `most` rows.
-pub(super) fn random_sizes(rng: &mut fastrand::Rng, cells: usize, most: usize) -> Vec<BatchSizes> {
+/// Batches of so many cells, of up to `rows` rows.
+pub(super) fn random_sizes(rng: &mut fastrand::Rng, cells: usize, rows: usize) -> Vec<BatchSizes> {
     let mut size = || {
-        let max = rng.usize(1..=most);
+        let max = rng.usize(1..=rows);
         BatchSizes {
             min: rng.usize(1..=max),
             max,
