@@ -147,7 +147,7 @@ fn refused(why: &Refused) -> String {
             most,
             ..
         } => format!("overloaded: {have} {what} of at most {most} wait; wait for an answer first"),
-        _ => why.message(|reason| match reason {
+        _ => why.message(match why.reason() {
             Reason::Requests => Some("max_requests of the Engine"),
             Reason::Nodes => Some("max_nodes of the Engine"),
             Reason::RequestNodes => Some("max_request_nodes of the Engine"),

@@ -92,7 +92,7 @@ impl From<EngineError> for Error {
 
 /// Why a request was refused, with the member of `GsEngineOptions` that has the limit.
 fn refused(why: &Refused) -> String {
-    why.message(|reason| match reason {
+    why.message(match why.reason() {
         Reason::Requests => Some("max_requests"),
         Reason::Nodes => Some("max_nodes"),
         Reason::RequestNodes => Some("max_request_nodes"),

@@ -98,7 +98,8 @@ pub struct Arguments {
     /// Seconds in which a body, or a message of a stream that has begun, must come
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub body_time: f64,
-    /// Seconds after which an idle connection of HTTP/1 is closed; more than a proxy keeps it
+    /// Seconds after which an idle connection of HTTP/1 is closed (more than a proxy keeps it), and
+    /// any one whose client reads nothing of an answer
     #[arg(long, value_name = "S", default_value_t = 75.0, value_parser = seconds)]
     pub keep_alive: f64,
     /// Most connections of each port that wait to be accepted
@@ -191,9 +192,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             .map(|failure| format!("{}: {}", failure.name, failure.why))
             .collect();
         let path = arguments.repository.display();
-        return Err(Failure::new(match why.is_empty() {
-            true => format!("{path}: there is no model; a repository has folders NAME/VERSION"),
-            false => why.join("; "),
+        return Err(Failure::new(if why.is_empty() {
+            format!("{path}: there is no model; a repository has folders NAME/VERSION")
+        } else {
+            why.join("; ")
         }));
     }
     let out = &mut std::io::stdout();

@@ -69,7 +69,8 @@ kinds! {
     Overloaded, "overloaded", 429, ResourceExhausted,
         "overloaded: `Retry-After`, `retry-after-ms`, or `grpc-retry-pushback-ms` say when to try \
          again";
-    Cancelled, "cancelled", 499, Cancelled, "the client has gone: seen in metrics alone";
+    Cancelled, "cancelled", 499, Cancelled,
+        "the client has gone: no answer is sent; metrics, statistics and the status page count it";
     Internal, "internal", 500, Internal, "a defect of the server or of a model; its log tells more";
     Unsupported, "unsupported", 501, Unimplemented,
         "a part of the protocol that is not there: shared memory, classification, traces, settings \
@@ -140,17 +141,8 @@ impl From<Refused> for InferError {
             // Too large for the limits, also later.
             _ => ErrorKind::TooLarge,
         };
-        let mut message = refused.to_string();
-        if let Some(option) = option(&refused) {
-            // The engine speaks of its own options, after its sentence.
-            message.truncate(message.find("; ").unwrap_or(message.len()));
-            message += match kind {
-                ErrorKind::Overloaded => "; try again later, or raise ",
-                _ => "; divide the request, or raise ",
-            };
-            message += &option;
-        }
-        InferError::new(kind, message)
+        let option = option(&refused);
+        InferError::new(kind, refused.message(option.as_deref()))
     }
 }
 
@@ -165,11 +157,7 @@ fn option(refused: &Refused) -> Option<String> {
         Reason::Streams => ("--sequences", "sequences"),
         _ => return None,
     };
-    let of = match refused {
-        Refused::Overloaded { of, .. } => Some(of),
-        _ => None,
-    };
-    Some(match of {
+    Some(match refused.limit_of() {
         Some(LimitOf::Engine) => option.to_owned(),
         Some(LimitOf::Model) => format!("limits.{entry} in the model's config.toml"),
         _ => format!("{option} or limits.{entry} in the model's config.toml"),

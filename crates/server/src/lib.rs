@@ -3,7 +3,7 @@
 //! sequences whose states the server holds.
 //!
 //! ```text
-//! listener/      addresses, TLS, authentication and connection limits
+//! listener/      addresses, TLS, authentication, limits of connections and bodies, access log
 //! http/, grpc/   the protocol; each reads a request and writes its response
 //! refusal.rs     errors as answers of both
 //! wire/          tensors and requests, independent of both

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use gatestream_serve::Engine;
 use gatestream_serve::engine::{self, EngineOptions, ModelOptions};
 use gatestream_serve::policy::PolicyKind;
+use gatestream_serve::scheduler::LimitOf;
 
 use crate::error::{ErrorKind, InferError};
-use crate::networks::{GraphHost, Network};
+use crate::networks::{Admission, Admissions, GraphHost, Network};
 use crate::repository::{ModelConfig, Repository};
 use crate::sequences::{SequenceKey, SequenceLimits, Sequences};
 use crate::statistics::Statistics;
@@ -76,6 +77,8 @@ pub struct Models {
     repository: Repository,
     options: EngineOptions,
     graphs: GraphHost,
+    /// Of requests that wait for another one of their sequence.
+    waiting: Arc<Admission>,
     engines: Mutex<HashMap<PolicyKind, Arc<Engine>>>,
     loaded: RwLock<HashMap<String, Versions>>,
     /// Held during a load or an unload, so that no two of them start an engine of one policy.
@@ -108,6 +111,7 @@ impl Models {
         Models {
             repository,
             graphs: GraphHost::new(options.limits),
+            waiting: Admission::new(options.limits, LimitOf::Engine),
             options,
             engines: Mutex::default(),
             loaded: RwLock::default(),
@@ -244,7 +248,7 @@ impl Models {
             sequences: Sequences::new(SequenceLimits {
                 idle: config.sequences.idle,
                 per_client: config.sequences.per_client,
-                waiting: self.graphs.admissions(config),
+                waiting: Admissions::new(config.limits.limits(), &self.waiting),
             }),
             statistics: Statistics::default(),
             takes_only_sequences: config.sequences.only,

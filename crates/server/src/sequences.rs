@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A request holds its sequence's lock until its steps are answered; so requests of one sequence
-//! keep their order, and those of others do not wait. One that waits ends at its deadline, and
-//! counts as an accepted request; others have the room of their sequence. The states change by all
-//! steps of a request or by none: otherwise (its deadline passes between two of its steps, or the
-//! server stops) the sequence ends.
+//! keep their order, and those of others do not wait. One that waits ends at its deadline. As many
+//! may wait as the limits allow requests; others have the room of their sequence. The states change
+//! by all steps of a request or by none: otherwise (its deadline passes between two of its steps, or
+//! the server stops) the sequence ends.
 //!
 //! An id belongs to the token that started it. For all others it is an id like any that is not
 //! open.
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gatestream_serve::engine::{self, Step, StepOptions, Stream};
-use gatestream_serve::scheduler::ClientId;
+use gatestream_serve::scheduler::{ClientId, Refused};
 
 use crate::error::{ErrorKind, InferError};
 use crate::listener::Tenant;
@@ -198,16 +198,13 @@ impl Sequences {
             tenant: call.tenant,
             id: step.id.clone(),
         };
-        let (sequence, mut held) = match step.start {
-            true => {
-                let states = initial.as_deref();
-                self.open(&key, call, || Ok(model.stream(network.cell(), states)?))?
-            }
-            false => {
-                let sequence = self.find(&key)?;
-                let held = self.hold(&sequence, request, call).await?;
-                (sequence, held)
-            }
+        let (sequence, mut held) = if step.start {
+            let states = initial.as_deref();
+            self.open(&key, call, || Ok(model.stream(network.cell(), states)?))?
+        } else {
+            let sequence = self.find(&key)?;
+            let held = self.hold(&sequence, request, call).await?;
+            (sequence, held)
         };
         if held.is_partial {
             let why = "a client has gone amid the steps of a request";
@@ -345,12 +342,16 @@ impl Sequences {
         if let Ok(held) = Arc::clone(&stream).try_lock_owned() {
             return Ok(held);
         }
-        let _admitted = self.limits.waiting.admit(Needs {
+        let needs = Needs {
             client: call.client,
             // Those of a sequence have room.
             nodes: 0,
             bytes: request.bytes(),
-        })?;
+        };
+        // Also a large request may pass later: one that does not wait needs no bytes here.
+        let overloaded =
+            |why: Refused| InferError::new(ErrorKind::Overloaded, InferError::from(why));
+        let _admitted = self.limits.waiting.admit(needs).map_err(overloaded)?;
         call.in_time(async { Ok(stream.lock_owned().await) }).await
     }
 
@@ -421,27 +422,20 @@ mod tests {
     use super::*;
 
     use gatestream_serve::engine::EngineOptions;
-    use gatestream_serve::scheduler::Limits;
+    use gatestream_serve::scheduler::{LimitOf, Limits};
 
     use crate::in_process::repository;
     use crate::listener::Client;
     use crate::models::Models;
-    use crate::networks::Network;
+    use crate::networks::{Admission, Network};
     use crate::repository::Repository;
     use crate::wire::{Data, Tensor};
 
     #[test]
-    fn a_request_that_waits_has_a_deadline_and_counts() {
+    fn a_request_that_waits_has_a_deadline_and_limits() {
         let folder = repository();
-        let options = EngineOptions {
-            limits: Limits {
-                requests: 1,
-                ..Limits::default()
-            },
-            ..EngineOptions::default()
-        };
         let repository = Repository::open(folder.path()).expect("a repository");
-        let models = Models::new(repository, options);
+        let models = Models::new(repository, EngineOptions::default());
         models.load("speech").expect("loaded");
         let model = models.find("speech", "", None).expect("a model");
         let Network::Stack(network) = &model.network else {
@@ -456,36 +450,54 @@ mod tests {
             }],
             ..InferRequest::default()
         };
-        let id = SequenceId::Number(1);
-        let send = |start, deadline| {
-            let call = Call {
-                deadline,
-                ..Call::of_client(&Client::server())
-            };
-            let (id, end) = (id.clone(), false);
-            let step = SequenceStep { id, start, end };
-            let (model, request) = (&model, &request);
-            async move {
-                let ran = (model.sequences).run(network, engine, request, &step, &call);
-                ran.await.map(drop).map_err(|error| error.kind)
-            }
+        let one = Limits {
+            requests: 1,
+            ..Limits::NONE
+        };
+        // Less than those of the request, which may pass later all the same.
+        let few_bytes = Limits {
+            bytes: 4,
+            ..Limits::NONE
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
-            .build();
-        runtime.expect("a runtime").block_on(async {
-            assert_eq!(send(true, None).await, Ok(()));
-            let sequence = model.sequences.lock().open.values().next().cloned();
-            let stream = Arc::clone(&sequence.expect("open").stream);
-            let held = stream.lock_owned().await;
-            let soon = Instant::now() + Duration::from_millis(200);
-            let long = tokio::time::timeout(Duration::from_secs(60), send(false, Some(soon)));
-            // Both are polled at once; the second has no room.
-            let (late, refused) = tokio::join!(long, send(false, None));
-            assert_eq!(late.expect("it ends"), Err(ErrorKind::Late));
-            assert_eq!(refused, Err(ErrorKind::Overloaded));
-            drop(held);
-            assert_eq!(send(false, None).await, Ok(()));
-        });
+            .build()
+            .expect("a runtime");
+        for (limits, of_first) in [(one, ErrorKind::Late), (few_bytes, ErrorKind::Overloaded)] {
+            let of_all = Admission::new(Limits::NONE, LimitOf::Engine);
+            let sequences = Sequences::new(SequenceLimits {
+                idle: Duration::from_secs(60),
+                per_client: 1,
+                waiting: Admissions::new(limits, &of_all),
+            });
+            let id = SequenceId::Number(1);
+            let send = |start, deadline| {
+                let call = Call {
+                    deadline,
+                    ..Call::of_client(&Client::server())
+                };
+                let (id, end) = (id.clone(), false);
+                let step = SequenceStep { id, start, end };
+                let (sequences, request) = (&sequences, &request);
+                async move {
+                    let ran = sequences.run(network, engine, request, &step, &call);
+                    ran.await.map(drop).map_err(|error| error.kind)
+                }
+            };
+            runtime.block_on(async {
+                assert_eq!(send(true, None).await, Ok(()));
+                let sequence = sequences.lock().open.values().next().cloned();
+                let stream = Arc::clone(&sequence.expect("open").stream);
+                let held = stream.lock_owned().await;
+                let soon = Instant::now() + Duration::from_millis(200);
+                let long = tokio::time::timeout(Duration::from_secs(60), send(false, Some(soon)));
+                // Both are polled at once; the second has no room.
+                let (first, refused) = tokio::join!(long, send(false, None));
+                assert_eq!(first.expect("it ends"), Err(of_first));
+                assert_eq!(refused, Err(ErrorKind::Overloaded));
+                drop(held);
+                assert_eq!(send(false, None).await, Ok(()));
+            });
+        }
     }
 }

@@ -56,8 +56,8 @@ pub struct ServerOptions {
     pub body_time: Duration,
     /// Longest time for a handshake and for the headers of a request that has begun.
     pub header_time: Duration,
-    /// Time after which an idle connection of HTTP/1 is closed, and one whose client takes nothing
-    /// of an answer. A proxy must close its own before.
+    /// Time after which an idle connection of HTTP/1 is closed, and any one whose client reads
+    /// nothing of an answer. A proxy must close its own before.
     pub idle_time: Duration,
     /// Open connections of each port.
     pub connections: usize,
@@ -121,7 +121,10 @@ pub enum ServerError {
     #[error("{0}")]
     File(String),
     /// No browser sends this origin.
-    #[error("origin {origin:?} is not of the form https://HOST, http://HOST or *")]
+    #[error(
+        "origin {origin:?} is not as browsers send it: https://HOST, http://HOST:PORT, in lower \
+         case and without the usual port; or *"
+    )]
     Origin {
         /// The origin.
         origin: String,
@@ -440,15 +443,26 @@ impl Drop for Server {
     }
 }
 
-/// An origin as browsers send it, or `*`.
+/// An origin as browsers send it, or `*`. They send the scheme and the host in lower case, without
+/// the port that the scheme has anyway.
 fn origin(text: &str) -> Option<HeaderValue> {
-    let host = { text.strip_prefix("https://") }.or_else(|| text.strip_prefix("http://"));
-    let is_host = |host: &str| {
-        let ends = |letter: char| letter == '/' || letter.is_whitespace();
-        !host.is_empty() && !host.contains(ends)
-    };
-    let is_origin = text == "*" || host.is_some_and(is_host);
-    HeaderValue::from_str(text).ok().filter(|_| is_origin)
+    let is_origin = text.split_once("://").is_some_and(|(scheme, host)| {
+        let usual_port = match scheme {
+            "https" => ":443",
+            "http" => ":80",
+            _ => ":",
+        };
+        let is_of = |text: &str, others: &str| {
+            let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+            let is_known = |letter: char| is_letter(letter) || others.contains(letter);
+            !text.is_empty() && text.chars().all(is_known)
+        };
+        // Brackets stand around an address of IPv6.
+        is_of(scheme, "+-.") && is_of(host, "-._:[]") && !host.ends_with(usual_port)
+    });
+    HeaderValue::from_str(text)
+        .ok()
+        .filter(|_| is_origin || text == "*")
 }
 
 async fn tidy(models: Arc<Models>) {

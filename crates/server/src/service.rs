@@ -54,7 +54,7 @@ pub struct Target<'a> {
     pub deadline: Option<Instant>,
 }
 
-/// A request that runs. If it is dropped without an answer, its client has gone.
+/// A request that runs. If it is dropped without an answer, its client has gone, or it panics.
 struct Running<'a> {
     service: &'a Service,
     model: &'a LoadedModel,
@@ -65,7 +65,11 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            let error = InferError::new(ErrorKind::Cancelled, "the client has gone");
+            let error = if std::thread::panicking() {
+                InferError::new(ErrorKind::Internal, "a panic")
+            } else {
+                InferError::new(ErrorKind::Cancelled, "the client has gone")
+            };
             self.service.failed(self.model, &error, self.received);
         }
     }
@@ -267,15 +271,14 @@ impl Service {
         let (Network::Stack(network), Some(engine)) = (&model.network, &model.model) else {
             return Err(no_sequences(model));
         };
-        match network.interface.has_states {
-            true => {
-                model.network.check(request)?;
-                model
-                    .sequences
-                    .run(network, engine, request, step, &call)
-                    .await
-            }
-            false => Err(no_sequences(model)),
+        if network.interface.has_states {
+            model.network.check(request)?;
+            model
+                .sequences
+                .run(network, engine, request, step, &call)
+                .await
+        } else {
+            Err(no_sequences(model))
         }
     }
 
@@ -298,9 +301,12 @@ impl Service {
         }
         client.check_all_models()?;
         let models = Arc::clone(&self.models);
-        let change = move || match loads {
-            true => models.load(&model),
-            false => models.unload(&model),
+        let change = move || {
+            if loads {
+                models.load(&model)
+            } else {
+                models.unload(&model)
+            }
         };
         let changed = tokio::task::spawn_blocking(change).await;
         changed.map_err(|why| InferError::new(ErrorKind::Internal, why))?

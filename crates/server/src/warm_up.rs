@@ -2,8 +2,8 @@
 //!
 //! They are those of `[[warm_up]]` in its configuration. Without them one request is tried, with
 //! the sizes of the file and ones for axes of any size. A graph may need other sizes there, so
-//! that some more are tried. If it refuses all of them, and with different messages, the sizes are
-//! not known: the log says so, and the model is served.
+//! that some more are tried. If it refuses all of them, and with different messages (numbers apart),
+//! the sizes are not known: the log says so, and the model is served.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ const BUSY: Duration = Duration::from_secs(10);
 /// Most elements of an input with an axis of any size, for which sizes are tried.
 const MAX_ELEMENTS: usize = 1 << 22;
 
-/// Most elements of another input. A larger one of `f32` exceeds the usual limit of bytes.
-const MAX_FIXED_ELEMENTS: usize = 1 << 28;
+/// Most elements of all inputs: a load must not take much more memory than the model.
+const MAX_ALL_ELEMENTS: usize = 1 << 25;
 
 /// Runs the requests.
 ///
@@ -156,8 +156,9 @@ impl Sizes {
         Sizes { first, others }
     }
 
-    /// A request with inputs of these sizes; `None`: one of them would be too large.
+    /// A request with inputs of these sizes; `None`: it would be too large.
     fn request(&self, network: &Network, integer: u8) -> Option<InferRequest> {
+        let mut all: usize = 0;
         let input = |port: &Port| {
             let mut open = 0;
             let axis = |&size: &i64| {
@@ -167,12 +168,11 @@ impl Sizes {
                 })
             };
             let shape: Vec<usize> = port.shape.iter().map(axis).collect();
-            let most = if open > 0 {
-                MAX_ELEMENTS
-            } else {
-                MAX_FIXED_ELEMENTS
-            };
-            let count = elements(&shape).filter(|&count| count <= most)?;
+            let count = elements(&shape).filter(|&count| open == 0 || count <= MAX_ELEMENTS)?;
+            // Before memory for it.
+            all = count
+                .checked_add(all)
+                .filter(|&all| all <= MAX_ALL_ELEMENTS)?;
             let data = network.usual_elements(&port.name, count);
             let data = match data {
                 Some(data) => data,
@@ -297,7 +297,7 @@ impl Runner<'_> {
                 }
                 Ok(Err(error)) => return Err(Failure::Error(error.message)),
                 Err(_) => {
-                    let why = format!("a request takes longer than {:?}", self.longest);
+                    let why = format!("no request was answered within {:?}", self.longest);
                     return Err(Failure::NoAnswer(why));
                 }
             }

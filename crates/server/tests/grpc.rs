@@ -122,14 +122,13 @@ fn a_stream_keeps_the_order_of_a_sequence_and_outlives_errors() {
         let mut errors = Vec::new();
         while let Some(message) = stream.message().await.expect("no end by an error") {
             let response = message.infer_response.unwrap_or_default();
-            match message.error_message.is_empty() {
-                true => {
-                    let index: usize = response.id.parse().expect("a number");
-                    found[index].extend(floats(&response, "output"));
-                    let last = &response.parameters["triton_final_response"];
-                    assert_eq!(last, &parameter(ParameterChoice::BoolParam(true)));
-                }
-                false => errors.push(message.error_message),
+            if message.error_message.is_empty() {
+                let index: usize = response.id.parse().expect("a number");
+                found[index].extend(floats(&response, "output"));
+                let last = &response.parameters["triton_final_response"];
+                assert_eq!(last, &parameter(ParameterChoice::BoolParam(true)));
+            } else {
+                errors.push(message.error_message)
             }
         }
         assert_eq!(errors.len(), 1, "{errors:?}");
@@ -206,12 +205,11 @@ fn symbols_come_one_by_one_and_words_have_names() {
         while let Some(message) = stream.message().await.expect("no error") {
             let response = message.infer_response.expect("a response");
             let last = &response.parameters["triton_final_response"];
-            match last == &parameter(ParameterChoice::BoolParam(true)) {
-                true => {
-                    assert!(response.outputs.is_empty());
-                    finals += 1;
-                }
-                false => parts.push(names(&response)),
+            if last == &parameter(ParameterChoice::BoolParam(true)) {
+                assert!(response.outputs.is_empty());
+                finals += 1;
+            } else {
+                parts.push(names(&response))
             }
         }
         assert_eq!(finals, 1);
@@ -309,6 +307,7 @@ fn the_repository_and_the_models_are_told() {
 fn requests_that_cannot_be_read_are_counted() {
     let running = Running::new();
     running.post_bytes("/v2/models/lstm/infer", &[], b"{");
+    running.post_bytes("/v2/models/%FF/infer", &[], b"{}");
     with_grpc(&running, async |mut client| {
         let mut wrong = request(&[0.5; FEATURES]);
         wrong.inputs[0].datatype = "FP31".into();
@@ -326,8 +325,8 @@ fn requests_that_cannot_be_read_are_counted() {
         assert_ne!(answer.error_message, "");
     });
     let text = running.text("/metrics");
-    let three = "failed_requests_total{model=\"\",version=\"\",reason=\"invalid\"} 3";
-    assert!(text.contains(three), "{text}");
+    let four = "failed_requests_total{model=\"\",version=\"\",reason=\"invalid\"} 4";
+    assert!(text.contains(four), "{text}");
 }
 
 #[test]

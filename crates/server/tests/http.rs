@@ -513,9 +513,10 @@ fn a_deadline_is_heeded_before_and_during_work() {
             break;
         }
         assert_eq!(answer.status, 504, "{answer:?}");
-        match batches() > begun {
-            true => during += 1,
-            false => before += 1,
+        if batches() > begun {
+            during += 1
+        } else {
+            before += 1
         }
     }
     assert!(

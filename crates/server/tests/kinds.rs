@@ -25,9 +25,10 @@ fn write(path: &Path, tensors: &[(&str, &Matrix)]) {
     for (name, matrix) in tensors {
         let from = data.len();
         data.extend(matrix.data().iter().flat_map(|value| value.to_le_bytes()));
-        let shape = match name.ends_with("bias") {
-            true => vec![matrix.cols()],
-            false => vec![matrix.rows(), matrix.cols()],
+        let shape = if name.ends_with("bias") {
+            vec![matrix.cols()]
+        } else {
+            vec![matrix.rows(), matrix.cols()]
         };
         let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [from, data.len()] });
         header.insert((*name).to_owned(), entry);
@@ -120,7 +121,10 @@ fn a_tree_has_the_states_of_the_plain_loops() {
     }
     // Refused before rows of the embedding are copied: they would be told first.
     let answer = ask(&[0], &[WORDS; 2], &[]);
-    assert_eq!(answer.error(), "2 tokens have 1 heads");
+    assert_eq!(
+        answer.error(),
+        "\"tokens\" has 2 elements and \"heads\" 1; give one head for each token"
+    );
 }
 
 #[test]
@@ -295,7 +299,7 @@ fn checkpoints_of_pytorch_are_served() {
         fixtures.join("../../../crates/network/tests/cases/02_keras_exports_LSTM_last.onnx");
     let failures = server(&graph).expect("starts").failures();
     assert!(
-        failures[0].why.contains("safetensors.prefix"),
+        failures[0].why.contains("--prefix has no effect"),
         "{failures:?}"
     );
     let refused = server(&fixtures).map(drop).unwrap_err().to_string();

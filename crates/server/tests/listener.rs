@@ -253,11 +253,21 @@ fn pages_of_other_origins_are_let_in_if_the_server_names_them() {
         "https://",
         "https://page.example/",
         "https://page .example",
+        "https://Page.example",
+        "https://page.example:443",
+        "http://page.example:80",
+        "https://page.example,https://other.example",
+        "https://page.example?x",
         "null",
         "**",
     ] {
         let options = ServerOptions {
-            origins: vec!["http://localhost:3000".into(), wrong.into()],
+            origins: vec![
+                "http://localhost:3000".into(),
+                "http://[::1]:8080".into(),
+                "tauri://localhost".into(),
+                wrong.into(),
+            ],
             ..common::options()
         };
         let refused = Server::start(running.folder.path(), &options).err();

@@ -206,21 +206,32 @@ fn a_hangup_reads_the_files_again() {
         ..with_token(&path)
     };
     let running = Running::with(&options, |_| {});
-    let status = |token: &str| {
-        let mut connection = connect(running.server.http_address(), &root);
+    let status_by = |root: &_, token: &str| {
+        let mut connection = connect(running.server.http_address(), root);
         get(&mut connection, "/v2", token)
+    };
+    let status = |token: &str| status_by(&root, token);
+    let hang_up = || {
+        let process = std::process::id();
+        let mut shell = std::process::Command::new("sh");
+        let sent = shell.args(["-c", &format!("kill -HUP {process}")]).status();
+        assert!(sent.expect("runs").success());
+    };
+    let wait_for = |is_read: &dyn Fn() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_read() {
+            assert!(std::time::Instant::now() < end, "it is not read");
+        }
     };
     assert_eq!((status("old"), status("new")), (Some(200), Some(401)));
     // A key that is wrong changes nothing: the certificate is read before the tokens.
     std::fs::write(&files.key, "").expect("written");
     std::fs::write(&path, "new\n").expect("written");
-    let process = std::process::id();
-    let mut shell = std::process::Command::new("sh");
-    let sent = shell.args(["-c", &format!("kill -HUP {process}")]).status();
-    assert!(sent.expect("runs").success());
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while status("new") != Some(200) {
-        assert!(std::time::Instant::now() < end, "it is not read");
-    }
+    hang_up();
+    wait_for(&|| status("new") == Some(200));
     assert_eq!(status("old"), Some(401));
+    let renewed = renew(&files);
+    hang_up();
+    wait_for(&|| status_by(&renewed, "new") == Some(200));
+    assert_eq!(status("new"), None, "the former certificate");
 }

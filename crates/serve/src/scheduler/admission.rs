@@ -172,35 +172,43 @@ impl Refused {
         }
     }
 
-    /// The text for users of an interface in which options set the limits; `option` is the one of
-    /// a limit, if there is one.
-    pub fn message(&self, option: impl Fn(Reason) -> Option<&'static str>) -> String {
-        let Some(option) = option(self.reason()) else {
+    /// The text for users of an interface in which an option sets the limit, as by
+    /// [`Refused::reason`] and [`Refused::limit_of`].
+    pub fn message(&self, option: Option<&str>) -> String {
+        let Some(option) = option else {
             return self.to_string();
         };
         match *self {
             Refused::Overloaded {
+                of,
                 what,
                 have,
                 needs,
                 most,
-                ..
             } => {
-                let advice = if needs > most {
-                    ""
-                } else {
+                let advice = if self.may_pass() {
                     "try again later, or "
+                } else {
+                    "divide the request, or "
                 };
                 format!(
-                    "overloaded: {have} {what} of {most} are taken and the request needs {needs}; \
-                     {advice}raise {option}"
+                    "overloaded: {have} {what} of {most} are taken{of} and the request needs \
+                     {needs}; {advice}raise {option}"
                 )
             }
             Refused::RequestNodes { nodes, most } => format!(
-                "the request would have {nodes} steps; the limit of one request is {most}; divide \
+                "the request would have {nodes} nodes; the limit of one request is {most}; divide \
                  the request, or raise {option}"
             ),
             _ => self.to_string(),
+        }
+    }
+
+    /// Whose limit would be exceeded; `None`: no limit, or that of any request.
+    pub fn limit_of(&self) -> Option<LimitOf> {
+        match *self {
+            Refused::Overloaded { of, .. } => Some(of),
+            _ => None,
         }
     }
 }

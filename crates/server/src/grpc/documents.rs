@@ -52,16 +52,17 @@ pub fn config(of: &LoadedModel) -> ModelConfig {
         max_batch_size: interface.max_batch.try_into().unwrap_or(i32::MAX),
         input: interface.needed().map(input).collect(),
         output: interface.outputs.iter().map(output).collect(),
-        scheduling_choice: Some(match of.takes_only_sequences {
-            true => SchedulingChoice::SequenceBatching(ModelSequenceBatching {
+        scheduling_choice: Some(if of.takes_only_sequences {
+            SchedulingChoice::SequenceBatching(ModelSequenceBatching {
                 max_sequence_idle_microseconds: of
                     .sequences
                     .idle()
                     .as_micros()
                     .try_into()
                     .unwrap_or(u64::MAX),
-            }),
-            false => SchedulingChoice::DynamicBatching(ModelDynamicBatching {}),
+            })
+        } else {
+            SchedulingChoice::DynamicBatching(ModelDynamicBatching {})
         }),
         model_transaction_policy: Some(ModelTransactionPolicy {
             decoupled: interface.is_streaming,

@@ -33,9 +33,10 @@ fn health(service: &Service, client: Option<&Client>, name: &str) -> Option<Serv
         let may_know = client.is_some_and(|client| client.may_use(name));
         service.model(name, "").ok().filter(|_| may_know)?;
     }
-    Some(match service.is_ready() {
-        true => ServingStatus::Serving,
-        false => ServingStatus::NotServing,
+    Some(if service.is_ready() {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
     })
 }
 

@@ -21,14 +21,17 @@ use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::listener::{Bodies, Tokens, authenticate, log_access, open_span};
+use crate::listener::{Authentication, Bodies, Tokens, authenticate, log_access, open_span};
 use crate::service::Service;
 
 /// All methods.
 pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, may_load: bool) -> Router {
     let bodies = Arc::clone(&service.bodies);
     let most_bytes = bodies.limits.bytes;
-    let tokens = (tokens, service.metrics.clone());
+    let authentication = Authentication {
+        tokens,
+        metrics: service.metrics.clone(),
+    };
     let probed = Arc::clone(&service);
     let methods = service::Methods { service, may_load };
     let server = GrpcInferenceServiceServer::new(methods)
@@ -50,7 +53,7 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, may_load: bool) -> Rou
         .into_axum_router()
         .layer(middleware::from_fn_with_state(bodies, receive))
         .layer(middleware::from_fn(codes::of_readme))
-        .layer(middleware::from_fn_with_state(tokens, authenticate))
+        .layer(middleware::from_fn_with_state(authentication, authenticate))
         .layer(middleware::from_fn(log_access))
         .layer(middleware::from_fn(open_span))
 }

@@ -105,6 +105,7 @@ impl GrpcInferenceService for Methods {
     ) -> Answer<Responses> {
         let client = client(&asked)?;
         let deadline = convert::deadline(asked.metadata(), Instant::now());
+        let deadline = deadline.inspect_err(|error| self.service.metrics.refused(error));
         let deadline = deadline.map_err(|error| status(&error))?;
         let service = Arc::clone(&self.service);
         Ok(Response::new(answers(
@@ -137,12 +138,11 @@ impl GrpcInferenceService for Methods {
         let client = client(&asked)?;
         let ModelStatisticsRequest { name, version } = asked.into_inner();
         let statistics = || {
-            let mut models = match name.is_empty() {
-                true => self.service.models.all(),
-                false => {
-                    client.check(&name)?;
-                    vec![self.service.model(&name, &version)?]
-                }
+            let mut models = if name.is_empty() {
+                self.service.models.all()
+            } else {
+                client.check(&name)?;
+                vec![self.service.model(&name, &version)?]
             };
             models.retain(|model| client.may_use(&model.name));
             let model_stats = models

@@ -48,12 +48,11 @@ pub fn config(of: &LoadedModel) -> Value {
         "output": interface.outputs.iter().map(port).collect::<Vec<_>>(),
         "model_transaction_policy": { "decoupled": interface.is_streaming },
     });
-    match of.takes_only_sequences {
-        true => {
-            let idle = u64::try_from(of.sequences.idle().as_micros()).unwrap_or(u64::MAX);
-            config["sequence_batching"] = json!({ "max_sequence_idle_microseconds": idle });
-        }
-        false => config["dynamic_batching"] = json!({}),
+    if of.takes_only_sequences {
+        let idle = u64::try_from(of.sequences.idle().as_micros()).unwrap_or(u64::MAX);
+        config["sequence_batching"] = json!({ "max_sequence_idle_microseconds": idle });
+    } else {
+        config["dynamic_batching"] = json!({})
     }
     config
 }

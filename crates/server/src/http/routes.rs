@@ -22,7 +22,8 @@ use super::infer::{check_length, infer};
 use super::path::ModelPath;
 use super::{documents, page};
 use crate::error::{ErrorKind, InferError};
-use crate::listener::{Client, Tokens, authenticate, log_access, open_span};
+use crate::listener::{Authentication, Client, Tokens, authenticate, log_access, open_span};
+use crate::metrics::Metrics;
 use crate::refusal::{error_response, error_response_and_close};
 use crate::service::Service;
 
@@ -51,8 +52,14 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         .route("/stats", get(model_statistics))
         .route("/infer", post(infer));
     let cors = cross_origin(&options.origins);
-    let most = service.bodies.limits.bytes;
-    let tokens = (tokens, service.metrics.clone());
+    let limit = LengthLimit {
+        bytes: service.bodies.limits.bytes,
+        metrics: service.metrics.clone(),
+    };
+    let authentication = Authentication {
+        tokens,
+        metrics: service.metrics.clone(),
+    };
     let app = App { service, options };
     Router::new()
         .route("/", get(page::page))
@@ -75,8 +82,8 @@ pub fn router(service: Arc<Service>, tokens: Arc<Tokens>, options: HttpOptions) 
         .layer(CatchPanicLayer::custom(panicked))
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .layer(CompressionLayer::new())
-        .layer(middleware::from_fn_with_state(most, limit_length))
-        .layer(middleware::from_fn_with_state(tokens, authenticate))
+        .layer(middleware::from_fn_with_state(limit, limit_length))
+        .layer(middleware::from_fn_with_state(authentication, authenticate))
         // A browser asks without a token whether it may ask.
         .layer(option_layer(cors))
         .layer(middleware::from_fn(log_access))
@@ -129,16 +136,18 @@ fn answered(headers: &HeaderMap, answer: Result<Value, InferError>) -> Response 
 }
 
 async fn live(State(app): State<App>) -> StatusCode {
-    match app.service.has_live_workers() {
-        true => StatusCode::OK,
-        false => StatusCode::INTERNAL_SERVER_ERROR,
+    if app.service.has_live_workers() {
+        StatusCode::OK
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
     }
 }
 
 async fn ready(State(app): State<App>) -> StatusCode {
-    match app.service.is_ready() {
-        true => StatusCode::OK,
-        false => StatusCode::SERVICE_UNAVAILABLE,
+    if app.service.is_ready() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     }
 }
 
@@ -323,15 +332,16 @@ const OTHER_EXTENSIONS: [&str; 4] = [
 
 async fn unknown(request: Request) -> Response {
     let path = request.uri().path();
-    let error = match OTHER_EXTENSIONS
+    let error = if OTHER_EXTENSIONS
         .iter()
         .any(|extension| path.starts_with(extension))
     {
-        true => InferError::new(
+        InferError::new(
             ErrorKind::Unsupported,
             "the server has no shared memory, traces and settings of logs",
-        ),
-        false => InferError::not_found(format!("there is no {} {path:?}", request.method())),
+        )
+    } else {
+        InferError::not_found(format!("there is no {} {path:?}", request.method()))
     };
     error_response_and_close(request.headers(), &error)
 }
@@ -345,9 +355,20 @@ async fn wrong_method(request: Request) -> Response {
     error_response_and_close(request.headers(), &error)
 }
 
-async fn limit_length(State(most): State<usize>, request: Request, next: Next) -> Response {
-    match check_length(request.headers(), most) {
+/// The state of [`limit_length`].
+#[derive(Clone)]
+struct LengthLimit {
+    bytes: usize,
+    /// They count refusals.
+    metrics: Metrics,
+}
+
+async fn limit_length(State(limit): State<LengthLimit>, request: Request, next: Next) -> Response {
+    match check_length(request.headers(), limit.bytes) {
         Ok(()) => next.run(request).await,
-        Err(error) => error_response_and_close(request.headers(), &error),
+        Err(error) => {
+            limit.metrics.refused(&error);
+            error_response_and_close(request.headers(), &error)
+        }
     }
 }

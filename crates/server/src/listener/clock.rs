@@ -1,12 +1,12 @@
-//! When a connection that sends nothing ends.
+//! When a connection whose client sends nothing, or reads nothing, ends.
 //!
 //! ```text
 //! accepted ──bytes, head time──► request ──answered──► idle ──bytes──► head of the next request
 //! ```
 //!
 //! A head that has begun must be complete after the head time. An idle connection of HTTP/1 ends
-//! after the idle time, and so does one whose client takes nothing of an answer. HTTP/2 tests idle
-//! connections itself, once it has had a request.
+//! after the idle time; HTTP/2 tests idle connections itself, once it has had a request. A
+//! connection of either ends when its socket has taken no byte of an answer for the idle time.
 
 use std::io;
 use std::pin::Pin;
@@ -48,7 +48,7 @@ pub struct Clock {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// Since when the client takes nothing.
+    /// Since when the client reads nothing.
     blocked: Option<Instant>,
 }
 

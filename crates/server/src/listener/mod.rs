@@ -1,4 +1,4 @@
-//! Addresses, TLS, authentication and connection limits.
+//! Addresses, TLS, authentication, limits of connections and bodies, access log.
 
 mod accept;
 mod access_log;
@@ -15,4 +15,4 @@ pub use bodies::{Bodies, BodyLimits};
 pub use clock::ConnectionTimes;
 pub use span::{SPANS, open_span};
 pub use tls::{Tls, TlsFiles};
-pub use tokens::{Client, Tenant, Tokens, authenticate};
+pub use tokens::{Authentication, Client, Tenant, Tokens, authenticate};

@@ -251,9 +251,17 @@ const OPEN: [&str; 6] = [
     "/grpc.health.v1.Health/Check",
 ];
 
+/// The state of [`authenticate`].
+#[derive(Clone)]
+pub struct Authentication {
+    pub tokens: Arc<Tokens>,
+    /// They count refusals.
+    pub metrics: Metrics,
+}
+
 /// Middleware: finds the [`Client`] of a request, or refuses it.
 pub async fn authenticate(
-    State((tokens, metrics)): State<(Arc<Tokens>, Metrics)>,
+    State(Authentication { tokens, metrics }): State<Authentication>,
     mut request: Request,
     next: Next,
 ) -> Response {

@@ -33,9 +33,9 @@ pub struct Needs {
     pub bytes: usize,
 }
 
-/// An accepted request. Its drop gives back its share.
+/// What a request has taken of limits. Its drop gives it back.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct Share {
     admission: Arc<Admission>,
     needs: Needs,
 }
@@ -67,7 +67,7 @@ impl Admission {
     ///
     /// # Errors
     /// The first limit that it would exceed.
-    pub fn admit(self: &Arc<Admission>, needs: Needs) -> Result<Admitted, Refused> {
+    pub fn admit(self: &Arc<Admission>, needs: Needs) -> Result<Share, Refused> {
         let Limits {
             requests,
             nodes,
@@ -111,7 +111,7 @@ impl Admission {
         taken.bytes += needs.bytes;
         *taken.of_clients.entry(needs.client).or_default() += 1;
         drop(taken);
-        Ok(Admitted {
+        Ok(Share {
             admission: Arc::clone(self),
             needs,
         })
@@ -121,21 +121,39 @@ impl Admission {
 /// The limits of a model and those of the server.
 #[derive(Clone, Debug)]
 pub struct Admissions {
-    pub of_model: Arc<Admission>,
-    pub of_all: Arc<Admission>,
+    of_model: Arc<Admission>,
+    of_all: Arc<Admission>,
+}
+
+/// An accepted request.
+#[derive(Debug)]
+pub struct Admitted {
+    _of_model: Share,
+    _of_all: Share,
 }
 
 impl Admissions {
+    /// `of_model`: the limits of the model alone.
+    pub fn new(of_model: Limits, of_all: &Arc<Admission>) -> Admissions {
+        Admissions {
+            of_model: Admission::new(of_model, LimitOf::Model),
+            of_all: Arc::clone(of_all),
+        }
+    }
+
     /// Accepts a request.
     ///
     /// # Errors
     /// As [`Admission::admit`].
-    pub fn admit(&self, needs: Needs) -> Result<[Admitted; 2], Refused> {
-        Ok([self.of_model.admit(needs)?, self.of_all.admit(needs)?])
+    pub fn admit(&self, needs: Needs) -> Result<Admitted, Refused> {
+        Ok(Admitted {
+            _of_model: self.of_model.admit(needs)?,
+            _of_all: self.of_all.admit(needs)?,
+        })
     }
 }
 
-impl Drop for Admitted {
+impl Drop for Share {
     fn drop(&mut self) {
         let Needs {
             client,

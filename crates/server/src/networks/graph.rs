@@ -58,14 +58,6 @@ impl GraphHost {
         }
     }
 
-    /// The limits of a model beside those of all.
-    pub fn admissions(&self, config: &ModelConfig) -> Admissions {
-        Admissions {
-            of_model: Admission::new(config.limits.limits(), LimitOf::Model),
-            of_all: Arc::clone(&self.admission),
-        }
-    }
-
     /// Gives the memory of large requests that have ended back to the system. Called now and then.
     pub fn tidy(&self) {
         if self.admission.take_ended(LARGE_BYTES) {
@@ -120,7 +112,7 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
             has_all_ranks: graph.inputs().iter().all(|port| port.shape.is_some()),
             nodes: graph.nodes(),
             graph: Arc::new(graph),
-            admissions: host.admissions(config),
+            admissions: Admissions::new(config.limits.limits(), &host.admission),
             planners: Arc::clone(&host.planners),
             turn: Arc::new(Semaphore::new(1)),
             runs: Arc::clone(&host.runs),
@@ -177,7 +169,7 @@ struct Job {
     graph: Arc<network::Network>,
     inputs: Vec<Tensor>,
     options: RunOptions,
-    _admitted: Arc<[Admitted; 2]>,
+    _admitted: Arc<Admitted>,
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
@@ -270,7 +262,7 @@ impl GraphNetwork {
         &self,
         request: &InferRequest,
         call: &Call,
-        admitted: &Arc<[Admitted; 2]>,
+        admitted: &Arc<Admitted>,
     ) -> Result<Answer, InferError> {
         let submitted = Instant::now();
         let job = |permits| Job {

@@ -20,9 +20,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::{ErrorKind, InferError};
 use crate::listener::{Client, Tenant};
-use crate::repository::{Kind, ModelConfig};
+use crate::repository::{Kind, ModelConfig, PREFIX_OPTION};
 use crate::wire::{Data, Datatype, InferRequest, RequestOptions, Tensor};
-pub use admission::{Admissions, Needs};
+pub use admission::{Admission, Admissions, Needs};
 pub use graph::{GraphHost, GraphNetwork};
 pub use seq2seq::Seq2SeqNetwork;
 pub use stack::{Part, StackNetwork, States, Wanted};
@@ -322,7 +322,7 @@ fn check_entries(kind: Kind, config: &ModelConfig) -> Result<(), String> {
             "plan" => is_stack || is_graph,
             "precision" => kind != Kind::Tree,
             "policy" | "weight" | "max_steps" => !is_graph,
-            "max_batch" | "limits.sequences" => is_stack,
+            "max_batch" | "limits.sequences" | PREFIX_OPTION => is_stack,
             "plan_bytes" | "unchecked" => is_graph,
             _ => match table {
                 "sequences" | "safetensors" => is_stack,
@@ -332,13 +332,18 @@ fn check_entries(kind: Kind, config: &ModelConfig) -> Result<(), String> {
             },
         }
     };
-    match config.given.iter().find(|entry| !has(entry)) {
-        Some(entry) => Err(format!(
-            "its configuration: {entry:?} has no effect for a model of the kind {}; leave it out",
-            kind.name()
-        )),
-        None => Ok(()),
-    }
+    let Some(entry) = config.given.iter().find(|entry| !has(entry)) else {
+        return Ok(());
+    };
+    let place = if entry == PREFIX_OPTION {
+        PREFIX_OPTION.to_owned()
+    } else {
+        format!("config.toml: {entry:?}")
+    };
+    Err(format!(
+        "{place} has no effect for a model of the kind {}; leave it out",
+        kind.name()
+    ))
 }
 
 /// The input of this name.
@@ -373,9 +378,10 @@ async fn submitted(
             _ => false,
         };
         let error = InferError::from(error);
-        match too_large {
-            true => InferError::new(ErrorKind::TooLarge, error),
-            false => error,
+        if too_large {
+            InferError::new(ErrorKind::TooLarge, error)
+        } else {
+            error
         }
     })?;
     let mut responses = Vec::with_capacity(tickets.len());

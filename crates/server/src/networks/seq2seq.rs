@@ -62,12 +62,13 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let symbols = |text: &Option<String>, expected: usize, which: &str| {
         let Some(text) = text else { return Ok(None) };
         let symbols = Symbols::read(text, &tensors).map_err(|why| format!("{which}: {why}"))?;
-        match symbols.len() == expected {
-            true => Ok(Some(symbols)),
-            false => Err(format!(
+        if symbols.len() == expected {
+            Ok(Some(symbols))
+        } else {
+            Err(format!(
                 "{which}: {} names for {expected} symbols",
                 symbols.len()
-            )),
+            ))
         }
     };
     let encoder = encoder(&tensors, of, config, max_steps)?;
@@ -151,14 +152,15 @@ fn encoder(
         .layers()
         .iter()
         .all(|layer| layer.directions().len() == 1);
-    Ok(match is_forward {
-        true => EncoderCell::new(embedding, model)
+    Ok(if is_forward {
+        EncoderCell::new(embedding, model)
             .map_err(|why| why.to_string())?
-            .into(),
-        false => Encoder::Whole {
+            .into()
+    } else {
+        Encoder::Whole {
             embedding,
             cell: WholeCell::new(model, max_steps).named("encoder"),
-        },
+        }
     })
 }
 

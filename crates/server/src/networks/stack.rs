@@ -207,9 +207,10 @@ impl StackNetwork {
         let mut all = States::default();
         for (row, response) in responses.iter().enumerate() {
             let values = &response.values;
-            let outputs = match wants.output {
-                true => given.lengths[row] * output,
-                false => output,
+            let outputs = if wants.output {
+                given.lengths[row] * output
+            } else {
+                output
             };
             let (outputs, states) = values.split_at(outputs);
             if wants.output {
@@ -265,9 +266,10 @@ impl StackNetwork {
             .c0
             .as_deref()
             .map(|c0| &c0[row * of.cell_state..][..of.cell_state]);
-        let outputs = match wants.output {
-            true => Outputs::Each,
-            false => Outputs::Last,
+        let outputs = if wants.output {
+            Outputs::Each
+        } else {
+            Outputs::Last
         };
         match &self.stack {
             Stack::Chain(chain) => {
@@ -281,9 +283,10 @@ impl StackNetwork {
                     });
                     parts.collect()
                 });
-                Ok(match wants.states {
-                    true => chain.unfold_with_states(xs, initial.as_deref(), outputs)?,
-                    false => chain.unfold(xs, initial.as_deref(), outputs)?,
+                Ok(if wants.states {
+                    chain.unfold_with_states(xs, initial.as_deref(), outputs)?
+                } else {
+                    chain.unfold(xs, initial.as_deref(), outputs)?
                 })
             }
             Stack::Whole(whole) => {
@@ -470,8 +473,9 @@ fn state<'a>(
         return Ok(None);
     };
     let values = tensor.floats()?;
-    match values.len() == batch * size {
-        true => Ok(Some(values)),
-        false => Err(shape_error(tensor, &format!("[{batch}, {size}]"))),
+    if values.len() == batch * size {
+        Ok(Some(values))
+    } else {
+        Err(shape_error(tensor, &format!("[{batch}, {size}]")))
     }
 }

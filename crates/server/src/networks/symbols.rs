@@ -35,9 +35,10 @@ impl Symbols {
         let name = |name: &str| Bytes::copy_from_slice(name.as_bytes());
         let names: Vec<Bytes> = text.split(' ').map(name).collect();
         let numbers: HashMap<Bytes, usize> = names.iter().cloned().zip(0..).collect();
-        match numbers.len() == names.len() {
-            true => Ok(Symbols { names, numbers }),
-            false => Err("a name of a symbol is given twice".into()),
+        if numbers.len() == names.len() {
+            Ok(Symbols { names, numbers })
+        } else {
+            Err("a name of a symbol is given twice".into())
         }
     }
 

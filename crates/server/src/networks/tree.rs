@@ -52,9 +52,10 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
     let bias = |first: &str, second: &str| {
         let read = |name: &str| tensors.vector(&named(name)).map_err(|why| why.to_string());
         let (first, second) = (read(first)?, read(second)?);
-        match first.len() == second.len() {
-            true => Ok(first.iter().zip(second).map(|(a, b)| a + b).collect()),
-            false => Err("biases of one gate have different lengths".to_owned()),
+        if first.len() == second.len() {
+            Ok(first.iter().zip(second).map(|(a, b)| a + b).collect())
+        } else {
+            Err("biases of one gate have different lengths".to_owned())
         }
     };
     let weights = ChildSumWeights {
@@ -141,9 +142,10 @@ impl TreeNetwork {
                 let tokens = symbols::numbers(request, TOKENS, None)?;
                 // Before memory for each of them.
                 if tokens.len() != heads.len() {
-                    let (tokens, heads) = (tokens.len(), heads.len());
                     return Err(InferError::invalid(format!(
-                        "{tokens} tokens have {heads} heads"
+                        "\"tokens\" has {} elements and \"heads\" {}; give one head for each token",
+                        tokens.len(),
+                        heads.len()
                     )));
                 }
                 let mut features = vec![0.0; tokens.len() * self.features];
@@ -164,12 +166,11 @@ impl TreeNetwork {
         let graph = self.network.unfold(&tree, &features, outputs)?;
         let response = model.submit(call.request(graph))?.await?;
         let values = response.values;
-        let root = match each {
-            true => {
-                let root = heads.iter().position(|&head| head == 0).unwrap_or(0);
-                values[root * self.hidden..][..self.hidden].to_vec()
-            }
-            false => values.clone(),
+        let root = if each {
+            let root = heads.iter().position(|&head| head == 0).unwrap_or(0);
+            values[root * self.hidden..][..self.hidden].to_vec()
+        } else {
+            values.clone()
         };
         let all = [
             (ROOT, vec![self.hidden], root),

@@ -15,6 +15,9 @@ use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 pub use config::{Kind, ModelConfig, Seq2SeqConfig, WarmUpConfig};
 
+/// The option for a single file that is the entry `safetensors.prefix` of a folder.
+pub const PREFIX_OPTION: &str = "--prefix";
+
 /// Why a repository or a model's entry cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {why}")]
@@ -131,7 +134,7 @@ impl Repository {
                 let mut config = ModelConfig::default();
                 config.safetensors.prefix.clone_from(prefix);
                 // Kinds without prefixes refuse it.
-                let given = prefix.iter().map(|_| "safetensors.prefix".to_owned());
+                let given = prefix.iter().map(|_| PREFIX_OPTION.to_owned());
                 config.given.extend(given);
                 return Ok(Some(Entry {
                     config,
@@ -155,16 +158,17 @@ impl Repository {
         let existing: Vec<u64> = files.keys().copied().collect();
         let loaded = config.versions.of(&existing);
         files.retain(|version, _| loaded.contains(version));
-        match files.is_empty() {
-            true => Err(RepositoryError::new(
+        if files.is_empty() {
+            Err(RepositoryError::new(
                 &folder,
                 "no version to load; a version is a folder such as 1 with model.onnx, \
                  model.safetensors or model.pt",
-            )),
-            false => Ok(Some(Entry {
+            ))
+        } else {
+            Ok(Some(Entry {
                 config,
                 versions: files,
-            })),
+            }))
         }
     }
 }
