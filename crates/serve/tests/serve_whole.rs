@@ -122,22 +122,22 @@ fn whole_sequences_are_answered_with_the_bits_of_a_session() {
                 ..EngineOptions::default()
             };
             let engine = Engine::start(cells, &options).unwrap();
-            let plan = Plan::estimate(&model, 1, MAX_STEPS, 1);
-            let mut session = Session::new(&model, &plan).unwrap();
-            let sequences = (0..40).map(|_| Sequence::random(&mut rng, &model));
+            let plan = Plan::estimate(model, 1, MAX_STEPS, 1);
+            let mut session = Session::new(model, &plan).unwrap();
+            let sequences = (0..40).map(|_| Sequence::random(&mut rng, model));
             let sequences: Vec<_> = sequences.collect();
             let submit = |of: &Sequence| engine.submit(Request::new(of.graph(&whole))).unwrap();
             let tickets: Vec<_> = sequences.iter().map(submit).collect();
             for (sequence, ticket) in sequences.iter().zip(tickets) {
                 let found = ticket.wait().unwrap().values;
                 let expected =
-                    sequence.expected(&model, |input, output| session.run(input, output).unwrap());
+                    sequence.expected(model, |input, output| session.run(input, output).unwrap());
                 assert_eq!(bits(&found), bits(&expected), "{precision}, {policy}");
                 let unbatched = alone.run(sequence.graph(&whole), None).unwrap();
                 assert_eq!(bits(&unbatched), bits(&expected), "{precision}, alone");
                 if precision == Precision::F32 {
-                    let loops = sequence.expected(&model, |input, output| {
-                        reference::run(&model, input, output).unwrap();
+                    let loops = sequence.expected(model, |input, output| {
+                        reference::run(model, input, output).unwrap();
                     });
                     assert_eq!(bits(&found), bits(&loops));
                 }
