@@ -146,8 +146,13 @@ impl<'py> FloatsOut<'py> {
     }
 }
 
-/// Lengths of sequences, or other numbers: any array or list of integers.
-pub fn lengths(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>> {
+/// Lengths of sequences, or other numbers: any array or list of integers. `of_mask`: what to give
+/// in place of a mask, whose numbers would be 0 and 1.
+pub fn integers(
+    name: &str,
+    value: Option<&Bound<'_, PyAny>>,
+    of_mask: &str,
+) -> PyResult<Option<Vec<usize>>> {
     let Some(value) = value else {
         return Ok(None);
     };
@@ -155,18 +160,16 @@ pub fn lengths(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<
     let list = || {
         let array = numpy(py)?.call_method1(intern!(py, "asarray"), (value,))?;
         let array = array.cast_into::<PyUntypedArray>()?;
+        if array.dtype().kind() == b'b' {
+            return Ok(None);
+        }
         let list = array.call_method0(intern!(py, "tolist"))?;
-        // The numbers of a mask would be 0 and 1.
-        let is_mask = array.dtype().kind() == b'b';
-        Ok::<_, PyErr>((!is_mask).then_some(list.extract::<Vec<usize>>()?))
+        Ok::<_, PyErr>(Some(list.extract::<Vec<usize>>()?))
     };
     let wrong = |_| Error::input(format!("{name} must be one axis of integers, 0 or more"));
     match list().map_err(wrong)? {
         Some(list) => Ok(Some(list)),
-        None => {
-            let why = format!("{name} is a mask; numpy.flatnonzero(mask) are its numbers");
-            Err(Error::input(why).into())
-        }
+        None => Err(Error::input(format!("{name} is a mask; {of_mask}")).into()),
     }
 }
 

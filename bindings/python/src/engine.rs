@@ -40,6 +40,7 @@ pub struct Engine {
     /// `None` after `close`.
     engine: RwLock<Option<serve::Engine>>,
     made_in: ProcessMark,
+    policy: PolicyKind,
     stack: Stack,
     input: usize,
     output: usize,
@@ -167,6 +168,7 @@ impl Engine {
         Ok(Engine {
             engine: RwLock::new(Some(engine)),
             made_in: ProcessMark::new(),
+            policy: options.policy,
             stack,
             input: signature.input,
             output: signature.output,
@@ -264,6 +266,12 @@ impl Engine {
             output: engine.output,
             engine: slf.unbind(),
         })
+    }
+
+    /// The policy that forms batches: ``ebatch``, ``cellular`` or ``shortest``.
+    #[getter]
+    fn policy(&self) -> &'static str {
+        self.policy.name()
     }
 
     /// Numbers of requests: ``submitted``, ``completed``, ``cancelled``, ``late``, ``failed``,

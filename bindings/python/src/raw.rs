@@ -14,7 +14,7 @@ use gatestream::plan::Plan;
 use pyo3::prelude::*;
 
 use crate::count::Count;
-use crate::errors::Error;
+use crate::errors::{Class, Error};
 use crate::model::Model;
 use crate::openmp::OpenMp;
 
@@ -261,6 +261,10 @@ impl Places {
     }
 }
 
+/// Most rows of padded sequences for each packed row. Padding sequences that are more uneven would
+/// take many times their memory, and their time.
+const MAX_PADDING: usize = 32;
+
 /// The number of rows of packed sequences, if these are numbers of sequences at each step.
 fn packed_rows(batch_sizes: &[usize]) -> Result<usize, Error> {
     let refused = |why| Err(Error::input(format!("batch_sizes must {why}")));
@@ -348,9 +352,10 @@ impl RawSession {
             hn: At::new(hn, hn_values),
             cn: At::new(cn, cn_values),
         };
-        let layout = match is_batch_first {
-            true => Layout::BatchMajor,
-            false => Layout::TimeMajor,
+        let layout = if is_batch_first {
+            Layout::BatchMajor
+        } else {
+            Layout::TimeMajor
         };
         self.with(py, |state| {
             // SAFETY: `gatestream.torch` has the numbers of values from its tensors, and holds the
@@ -363,6 +368,7 @@ impl RawSession {
 
     /// As `run`, for packed sequences: `x` and `y` have the rows of all sequences at a step, then
     /// those at the next; `batch_sizes` has the number of sequences at each step, longest first.
+    /// Sequences that are too uneven to be padded are a `TooLargeError`.
     #[pyo3(signature = (batch_sizes, x, x_values, h0, h0_values, c0, c0_values, y, y_values,
         hn, hn_values, cn, cn_values))]
     #[expect(clippy::too_many_arguments, reason = "a tuple would cost time")]
@@ -397,6 +403,14 @@ impl RawSession {
         self.with(py, |state| {
             // SAFETY: as in `run`.
             let arrays = unsafe { places.arrays(&self.signature, Some(rows), batch_sizes[0])? };
+            let padded_rows = batch_sizes.len().checked_mul(batch_sizes[0]);
+            if padded_rows.is_none_or(|padded| padded > rows.saturating_mul(MAX_PADDING)) {
+                let why = format!(
+                    "the sequences are too uneven: padded, they take more than {MAX_PADDING} times \
+                     their rows"
+                );
+                return Err(Error::new(Class::TooLarge, why));
+            }
             state.run_packed(arrays, &batch_sizes, &self.signature)
         })
     }

@@ -9,7 +9,7 @@ use gatestream::plan as core_plan;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::arrays::{Floats, FloatsOut, array, lengths, zeros};
+use crate::arrays::{Floats, FloatsOut, array, integers, zeros};
 use crate::count::{Count, threads};
 use crate::errors::Error;
 use crate::model::Model;
@@ -234,7 +234,9 @@ impl Session {
         let x = Floats::of("x", x)?;
         let sizes = sizes(x.shape(), &self.signature)?;
         let Sizes { steps, batch, .. } = sizes;
-        let lengths = self::lengths("lengths", lengths)?;
+        let of_mask = "give the number of steps of each sequence, which is mask.sum over the axis \
+                       of steps";
+        let lengths = integers("lengths", lengths, of_mask)?;
         let h0 = self.states.hidden("h0", h0, batch)?;
         let c0 = self.states.cell("c0", c0, batch)?;
         let features = self.signature.output;

@@ -8,7 +8,7 @@ use gatestream::model::Model;
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
-use crate::arrays::{Floats, array, lengths, zeros};
+use crate::arrays::{Floats, array, integers, zeros};
 use crate::errors::Error;
 use crate::session::Session;
 
@@ -389,6 +389,6 @@ fn set(states: &mut [f32], values: &[f32]) -> Result<(), Error> {
 fn numbers(value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Vec<usize>>> {
     match value.map(|value| (value.is_instance_of::<PyBool>(), value.extract::<usize>())) {
         Some((false, Ok(one))) => Ok(Some(vec![one])),
-        _ => lengths("streams", value),
+        _ => integers("streams", value, "numpy.flatnonzero(mask) are its numbers"),
     }
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 
 import numpy as np
@@ -156,11 +155,12 @@ def test_wrong_arguments_are_input_errors(model: gatestream.Model, x: np.ndarray
             gatestream.Engine(model, **options)
 
 
-def test_the_policy_is_the_default_of_the_engine(model: gatestream.Model, x: np.ndarray) -> None:
-    assert inspect.signature(gatestream.Engine).parameters["policy"].default is None
-    with gatestream.Engine(model) as engine, gatestream.Engine(model, policy="cellular") as other:
-        answers = [each.submit(x[:, 0]).result() for each in (engine, other)]
-    np.testing.assert_array_equal(*answers)
+def test_policies(model: gatestream.Model, x: np.ndarray) -> None:
+    y = gatestream.Session(model).run(x).output
+    for options, name in (({}, "ebatch"), *(({"policy": name}, name) for name in ("ebatch", "cellular", "shortest"))):
+        with gatestream.Engine(model, **options) as engine:
+            assert engine.policy == name
+            np.testing.assert_array_equal(engine.submit(x[:, 0]).result(), y[-1, 0])
 
 
 def test_a_full_engine_refuses(model: gatestream.Model) -> None:

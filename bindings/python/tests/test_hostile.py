@@ -275,7 +275,7 @@ def test_refusals_name_the_keyword_that_helps(model: gatestream.Model) -> None:
             engine.submit(long)
         first.cancel()
     with gatestream.Engine(model, max_request_nodes=100) as engine:
-        with pytest.raises(gatestream.OverloadedError, match="101 steps.*raise max_request_nodes of the Engine"):
+        with pytest.raises(gatestream.OverloadedError, match="101 nodes.*raise max_request_nodes of the Engine"):
             engine.submit(long[:101])
         engine.submit(long[:100]).result()
     with gatestream.Engine(model, max_bytes=10_000) as engine, pytest.raises(gatestream.OverloadedError, match="raise max_bytes"):
@@ -324,8 +324,9 @@ def test_lengths_that_are_none(model: gatestream.Model, x: np.ndarray) -> None:
     for lengths in ([1.5, 1, 1], [-1, 1, 1], [31, 1, 1], [1, 1], [[1, 1, 1]], "abc", [2**70, 1, 1], [None] * 3, 3, [[1], 2, 3]):
         with pytest.raises(gatestream.InputError):
             session.run(x, lengths=lengths)
-    with pytest.raises(gatestream.InputError, match="lengths is a mask"):
-        session.run(x, lengths=np.array([True, False, True]))
+    for mask in (np.array([True, False, True]), np.ones((3, len(x)), bool)):
+        with pytest.raises(gatestream.InputError, match=r"lengths is a mask; give .*mask\.sum over the axis of steps"):
+            session.run(x, lengths=mask)
     y = session.run(x).output
     for dtype in (np.uint8, ">i8", np.int16):
         found = session.run(x, lengths=np.array([30, 7, 0], dtype)).output

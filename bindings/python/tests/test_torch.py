@@ -23,8 +23,8 @@ from torch.nn.utils import prune  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence  # noqa: E402
 
 import gatestream  # noqa: E402
-import gatestream.torch as ct  # noqa: E402
-from gatestream.torch import _layers, _operators  # noqa: E402
+import gatestream.torch as gt  # noqa: E402
+from gatestream.torch import _operators  # noqa: E402
 
 LAYERS = [
     (nn.LSTM, {}),
@@ -42,8 +42,8 @@ each_layer = pytest.mark.parametrize(("kind", "options"), LAYERS)
 def pair(kind: type, options: dict, seed: int = 0) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(seed)
     layer = kind(8, 16, **options).eval()
-    replaced = ct.optimize(copy.deepcopy(layer))
-    assert isinstance(replaced, ct.Recurrent)
+    replaced = gt.optimize(copy.deepcopy(layer))
+    assert isinstance(replaced, gt.Recurrent)
     return layer, replaced
 
 
@@ -91,8 +91,8 @@ def test_packed_sequences(kind: type, options: dict) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_cells_in_a_loop(kind: type, bias: bool) -> None:
     layer = kind(8, 16, bias=bias)
-    ours = ct.optimize(copy.deepcopy(layer))
-    assert isinstance(ours, ct.Cell)
+    ours = gt.optimize(copy.deepcopy(layer))
+    assert isinstance(ours, gt.Cell)
     with torch.no_grad():
         for shape in ((3, 8), (8,)):
             mine = theirs = None
@@ -104,7 +104,7 @@ def test_cells_in_a_loop(kind: type, bias: bool) -> None:
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_steps_of_cells_after_the_first(kind: type) -> None:
     layer = kind(8, 16)
-    ours = ct.optimize(copy.deepcopy(layer))
+    ours = gt.optimize(copy.deepcopy(layer))
 
     def states(make: Any, *shape: int) -> Any:
         return (make(*shape), make(*shape)) if kind is nn.LSTMCell else make(*shape)
@@ -154,7 +154,7 @@ class Tagger(nn.Module):
 def test_models_compile_and_export_whole() -> None:
     torch.manual_seed(0)
     model = Tagger().eval()
-    ours = ct.optimize(copy.deepcopy(model))
+    ours = gt.optimize(copy.deepcopy(model))
     assert list(ours.state_dict()) == list(model.state_dict())
     with torch.no_grad():
         compiled = torch.compile(ours, fullgraph=True)
@@ -184,7 +184,7 @@ def test_gradients_come_from_the_original() -> None:
     for name, parameter in layer.named_parameters():
         same(dict(ours.named_parameters())[name].grad, parameter.grad)
     # The input's gradient, with frozen weights.
-    frozen = ct.optimize(copy.deepcopy(layer), freeze=True)
+    frozen = gt.optimize(copy.deepcopy(layer), freeze=True)
     x = torch.randn(5, 2, 8, requires_grad=True)
     frozen(x)[0].sum().backward()
     assert x.grad is not None
@@ -227,7 +227,7 @@ def test_changed_weights_are_packed_again() -> None:
         # Not seen by PyTorch.
         ours.bias_ih_l0.data.numpy()[:] = 0
         other.bias_ih_l0.zero_()
-        ct.repack()
+        gt.repack()
         same(ours(x), other(x))
         same(copy.deepcopy(ours)(x), other(x))
 
@@ -263,7 +263,7 @@ def test_layers_that_compute_something_else_are_left_alone(changed: Any) -> None
     x = torch.randn(3, 2, 4)
     with torch.no_grad():
         expected = layer(x)[0]
-        module = ct.optimize(nn.ModuleList([layer]))
+        module = gt.optimize(nn.ModuleList([layer]))
         assert module[0] is layer
         assert torch.equal(module[0](x)[0], expected)
 
@@ -285,15 +285,15 @@ def test_weights_that_are_computed_after_all(changed: Any) -> None:
         changed(layer), changed(ours)
         same(ours(x), layer(x))
         assert list(ours.state_dict()) == list(layer.state_dict())
-        same(copy.deepcopy(ct.restore(ours))(x), layer(x))
+        same(copy.deepcopy(gt.restore(ours))(x), layer(x))
 
 
 def test_layers_stay_those_of_pytorch_and_come_back() -> None:
     model = Tagger().eval()
     ours = copy.deepcopy(model)
     layers = [ours.body["lstm"], ours.cell]
-    assert ct.optimize(ours, freeze=True) is ours and [ours.body["lstm"], ours.cell] == layers
-    assert isinstance(layers[0], nn.LSTM) and isinstance(layers[0], ct.Recurrent)
+    assert gt.optimize(ours, freeze=True) is ours and [ours.body["lstm"], ours.cell] == layers
+    assert isinstance(layers[0], nn.LSTM) and isinstance(layers[0], gt.Recurrent)
     assert isinstance(layers[1], nn.GRUCell) and not isinstance(layers[1], nn.LSTMCell)
     assert not layers[0].weight_ih_l0.requires_grad
     calls = []
@@ -301,7 +301,7 @@ def test_layers_stay_those_of_pytorch_and_come_back() -> None:
     x = torch.randn(2, 10, 8)
     with torch.no_grad():
         same(ours(x), model(x))
-        assert ct.restore(ours) is ours
+        assert gt.restore(ours) is ours
         same(ours(x), model(x))
     assert len(calls) == 2
     assert type(layers[0]) is nn.LSTM and type(layers[1]) is nn.GRUCell
@@ -312,7 +312,7 @@ def test_layers_stay_those_of_pytorch_and_come_back() -> None:
 
 def test_copies_and_pickles_are_on_gatestream() -> None:
     _, ours = pair(nn.LSTM, {"num_layers": 2})
-    cell = ct.optimize(nn.GRUCell(8, 16))
+    cell = gt.optimize(nn.GRUCell(8, 16))
     with torch.no_grad():
         for layer, x in ((ours, torch.randn(4, 2, 8)), (cell, torch.randn(4, 8))):
             expected = layer(x), layer(x)
@@ -357,7 +357,7 @@ class Plain(nn.Module):
 def test_graphs_that_pytorch_records(made: Any) -> None:
     torch.manual_seed(0)
     model = Plain().eval()
-    ours = ct.optimize(copy.deepcopy(model))
+    ours = gt.optimize(copy.deepcopy(model))
     with torch.no_grad():
         x = torch.randn(2, 5, 8)
         ours(x), ours(x)
@@ -365,7 +365,7 @@ def test_graphs_that_pytorch_records(made: Any) -> None:
         x = torch.randn(2, 5, 8)
         same(graph(x), model(x))
         same(ours(x), model(x))
-    assert all(layer.on_gatestream for layer in ct.report(ours))
+    assert all(layer.on_gatestream for layer in gt.report(ours))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -374,7 +374,7 @@ def test_onnx_files_have_the_operators_of_the_original(dynamo: bool, tmp_path: P
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     model = Plain().eval()
-    ours = ct.optimize(copy.deepcopy(model))
+    ours = gt.optimize(copy.deepcopy(model))
     x = torch.randn(2, 5, 8)
     kinds = []
     with torch.no_grad():
@@ -387,7 +387,7 @@ def test_onnx_files_have_the_operators_of_the_original(dynamo: bool, tmp_path: P
 
 def test_tensors_that_stand_for_others() -> None:
     model = Plain().eval()
-    ours = ct.optimize(copy.deepcopy(model))
+    ours = gt.optimize(copy.deepcopy(model))
     x = torch.randn(2, 5, 8)
     shapes = []
     with torch.no_grad():
@@ -415,7 +415,7 @@ def dual(module: Any) -> Any:
 def test_calls_with_gradients_compile() -> None:
     torch.manual_seed(0)
     model = Plain()
-    ours = ct.optimize(copy.deepcopy(model))
+    ours = gt.optimize(copy.deepcopy(model))
     x = torch.randn(2, 5, 8)
     torch.compile(ours, backend="aot_eager")(x).sum().backward()
     model(x).sum().backward()
@@ -426,7 +426,7 @@ def test_calls_with_gradients_compile() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_quantized_layers_take_the_place_of_ours() -> None:
     model = Plain().eval()
-    ours = ct.optimize(copy.deepcopy(model))
+    ours = gt.optimize(copy.deepcopy(model))
     x = torch.randn(2, 5, 8)
     with torch.no_grad():
         ours, model = (
@@ -435,7 +435,7 @@ def test_quantized_layers_take_the_place_of_ours() -> None:
         )
         same(ours(x), model(x))
     assert type(ours.lstm) is type(model.lstm)
-    assert [layer.on_gatestream for layer in ct.report(ours)] == [False, True, True]
+    assert [layer.on_gatestream for layer in gt.report(ours)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -473,19 +473,44 @@ def test_operators_refuse_arrays_of_other_sizes() -> None:
             _operators.recurrent(*arguments, *options)
 
 
-@pytest.mark.parametrize(("batch", "is_padded"), [(10, True), (100, False)])
-def test_very_uneven_sequences_are_not_padded(monkeypatch: pytest.MonkeyPatch, batch: int, is_padded: bool) -> None:
-    layer, ours = pair(nn.GRU, {})
-    runs: list[int] = []
-    run = _layers.run_packed
-    monkeypatch.setattr(_layers, "run_packed", lambda *arguments: runs.append(1) or run(*arguments))
-    # One sequence is as long as the others are many.
+def uneven(batch: int) -> PackedSequence:
+    """One sequence is as long as the others are many."""
     batch_sizes = torch.ones(batch + 1, dtype=torch.int64)
     batch_sizes[0] = batch
-    packed = PackedSequence(torch.randn(2 * batch, 8), batch_sizes)
+    return PackedSequence(torch.randn(2 * batch, 8), batch_sizes)
+
+
+@pytest.mark.parametrize(("batch", "is_padded"), [(10, True), (100, False)])
+@each_layer
+def test_very_uneven_sequences_are_not_padded(kind: type, options: dict, batch: int, is_padded: bool) -> None:
+    layer, ours = pair(kind, options)
+    packed = uneven(batch)
+    weights = [weight.detach() for weight in ours._weights()]
+    stack = weights, layer.mode, layer.num_layers, layer.bidirectional
     with torch.no_grad():
-        same(ours(packed), layer(packed))
-    assert len(runs) == is_padded
+        expected, states = layer(packed)
+        same(ours(packed), (expected, states))
+        same(ours(packed, states), layer(packed, states))
+        for states in (None, states):
+            h0, c0 = states if isinstance(states, tuple) else (states, None)
+            arguments = packed.data, packed.batch_sizes, h0, c0, *stack
+            expected, last = layer(packed, states)
+            hn, cn = last if isinstance(last, tuple) else (last, torch.empty(0))
+            same(_operators.recurrent_packed(*arguments), (expected.data, hn, cn))
+            if is_padded:
+                _operators.run_packed(*arguments)
+            else:
+                with pytest.raises(gatestream.TooLargeError, match="uneven"):
+                    _operators.run_packed(*arguments)
+
+
+def test_very_uneven_sequences_are_not_padded_in_graphs() -> None:
+    layer, ours = pair(nn.LSTM, {"bidirectional": True})
+    # Padded, they would take 40 GB.
+    packed = uneven(35_000)
+    compiled = torch.compile(lambda packed: ours(packed), backend="eager", fullgraph=True)
+    with torch.no_grad():
+        same(compiled(packed), layer(packed))
 
 
 def test_values_in_other_forms() -> None:
@@ -520,18 +545,18 @@ def test_a_report_names_what_is_left_and_why(capsys: pytest.CaptureFixture[str])
         pass
 
     module = nn.ModuleDict({"a": nn.LSTM(4, 4), "b": hooked(nn.LSTM(4, 4)), "c": Own(4, 4), "d": nn.Linear(4, 4)})
-    ct.optimize(module, verbose=True)
-    report = ct.report(module)
+    gt.optimize(module, verbose=True)
+    report = gt.report(module)
     assert [(layer.name, layer.kind, layer.on_gatestream) for layer in report] == [
         ("a", "LSTM", True), ("b", "LSTM", False), ("c", "Own", False),
     ]  # fmt: skip
     assert "forward hooks" in report[1].why and "subclass" in report[2].why
     assert "gradients" in report[0].why
     assert str(report) == capsys.readouterr().out.strip()
-    ct.optimize(module, freeze=True)
-    assert ct.report(module)[0].why == ""
+    gt.optimize(module, freeze=True)
+    assert gt.report(module)[0].why == ""
     with pytest.warns(UserWarning, match="no recurrent layers"):
-        ct.optimize(nn.Linear(4, 4))
+        gt.optimize(nn.Linear(4, 4))
 
 
 def test_subclasses_are_left_alone_and_shared_layers_stay_shared() -> None:
@@ -540,9 +565,9 @@ def test_subclasses_are_left_alone_and_shared_layers_stay_shared() -> None:
             return x
 
     shared = nn.GRU(4, 4)
-    module = ct.optimize(nn.ModuleList([Own(4, 4), shared, shared]))
+    module = gt.optimize(nn.ModuleList([Own(4, 4), shared, shared]))
     assert type(module[0]) is Own
-    assert isinstance(module[1], ct.Recurrent) and module[1] is module[2]
+    assert isinstance(module[1], gt.Recurrent) and module[1] is module[2]
 
 
 def test_methods_of_the_original_layer() -> None:

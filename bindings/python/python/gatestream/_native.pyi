@@ -435,6 +435,10 @@ class Engine:
         :param states: those of :meth:`Stream.state` of another; zero by default.
         """
 
+    @property
+    def policy(self) -> str:
+        """The policy that forms batches: ``ebatch``, ``cellular`` or ``shortest``."""
+
     def stats(self) -> dict[str, float]:
         """Numbers of requests: ``submitted``, ``completed``, ``cancelled``, ``late``, ``failed``,
         ``refused``, ``unanswered``. The rows that wait for a worker, ``ready_rows``, and those of

@@ -321,10 +321,6 @@ class Recurrent(OnGatestream, RNNBase):
             return self._run_original(input, hx)
         if not in_graph and not _are_counts(batch_sizes, data.shape[0]):
             return self._run_original(input, hx)
-        # Padding very uneven sequences would take many times their memory, and their time.
-        padded_rows = 0 if in_graph else batch_sizes.shape[0] * int(batch_sizes[0])
-        if padded_rows > 32 * data.shape[0]:
-            return self._run_original(input, hx)
         h0 = c0 = None
         if hx is not None:
             if not self._fits(hx, int(batch_sizes[0]), in_graph):
@@ -341,7 +337,7 @@ class Recurrent(OnGatestream, RNNBase):
         else:
             try:
                 y, hn, cn = run_packed(*arguments)
-            except InputError:  # or too large for memory when padded
+            except InputError:  # or too large when padded
                 return self._run_original(input, hx)
         if unsorted_indices is not None:
             hn = hn.index_select(1, unsorted_indices)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 import torch
-from torch import Tensor
+from torch import Tensor, _VF
 
-from ..errors import InputError
+from ..errors import InputError, TooLargeError
 from ._sessions import sessions
 
 
@@ -98,7 +98,7 @@ def run_packed(
     layers: int,
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs the sequences of a ``PackedSequence``."""
+    """Runs the sequences of a ``PackedSequence``; :class:`TooLargeError`: they are too uneven."""
     session = sessions.get(weights, mode, layers, bidirectional)
     counts = batch_sizes.tolist()
     data, h0, c0 = _aligned(data), _contiguous(h0), _contiguous(c0)
@@ -107,6 +107,32 @@ def run_packed(
     y, hn, cn = map(_array, results)
     session.run_packed(counts, *_array(data), *_array(h0), *_array(c0), *y, *hn, *cn)
     return results
+
+
+def _run_original_packed(
+    data: Tensor,
+    batch_sizes: Tensor,
+    h0: Optional[Tensor],
+    c0: Optional[Tensor],
+    weights: list[Tensor],
+    mode: str,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`run_packed`, by PyTorch, which does not pad."""
+    output, blocks, hidden, cell = sizes_of(weights, mode, layers, bidirectional)
+    del output
+    batch = int(batch_sizes[0])
+    h0 = data.new_zeros((blocks, batch, hidden)) if h0 is None else h0
+    has_biases = len(weights) // blocks >= 4
+    options = weights, has_biases, layers, 0.0, False, bidirectional
+    if mode == "LSTM":
+        c0 = data.new_zeros((blocks, batch, cell)) if c0 is None else c0
+        y, hn, cn = _VF.lstm(data, batch_sizes, (h0, c0), *options)
+        return y, hn, cn
+    original = {"GRU": _VF.gru, "RNN_TANH": _VF.rnn_tanh, "RNN_RELU": _VF.rnn_relu}[mode]
+    y, hn = original(data, batch_sizes, h0, *options)
+    return y, hn, data.new_empty((0,))
 
 
 def _fake(x, h0, c0, weights, mode, layers, bidirectional, batch_first):  # type: ignore[no-untyped-def]
@@ -137,7 +163,10 @@ def _run_packed(data, batch_sizes, h0, c0, *options):  # type: ignore[no-untyped
     first = batch_sizes[0] if batch_sizes.dim() == 1 and batch_sizes.shape[0] else 0
     if batch_sizes.dtype is not torch.int64 or not 0 < first <= data.shape[0]:
         raise InputError("batch_sizes must be numbers of sequences, int64 in one axis")
-    return run_packed(data, batch_sizes, h0, c0, *options)
+    try:
+        return run_packed(data, batch_sizes, h0, c0, *options)
+    except TooLargeError:  # a compiled graph cannot choose by values of batch_sizes
+        return _run_original_packed(data, batch_sizes, h0, c0, *options)
 
 
 # `Library` instead of `custom_op`: a call is faster by a microsecond.
