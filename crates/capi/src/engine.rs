@@ -67,13 +67,12 @@ unsafe impl Send for Receiver {}
 impl Receiver {
     fn end(&self, answer: Result<Response, RequestError>) {
         let (status, values, message) = match answer {
-            Ok(response) => (Status::Ok, response.values, String::new()),
+            Ok(response) => (Status::Ok, response.values, CString::default()),
             Err(why) => {
-                let Error { status, message } = why.into();
-                (status, Vec::new(), message)
+                let error = Error::from(why);
+                (error.status, Vec::new(), error.c_message())
             }
         };
-        let message = CString::new(message).unwrap_or_default();
         if let Some(on_end) = self.on_end {
             let (user, count) = (self.user, values.len());
             // SAFETY: the caller's promise; values and message live during the call.
@@ -227,4 +226,36 @@ pub unsafe extern "C" fn gs_request_free(request: *mut RequestId) {
 pub unsafe extern "C" fn gs_engine_free(engine: *mut Engine) {
     // SAFETY: the caller's promise.
     unsafe { free(engine) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    unsafe extern "C" fn keep(
+        user: *mut c_void,
+        status: Status,
+        _: *const f32,
+        count: usize,
+        message: *const c_char,
+    ) {
+        assert_eq!((status, count), (Status::Request, 0));
+        // SAFETY: `user` is the test's text, and the message lives during the call.
+        unsafe { *user.cast::<CString>() = CStr::from_ptr(message).to_owned() };
+    }
+
+    #[test]
+    fn message_with_a_zero_byte_is_told() {
+        let mut told = CString::default();
+        let receiver = Receiver {
+            on_end: Some(keep),
+            user: (&raw mut told).cast(),
+        };
+        receiver.end(Err(RequestError::CellPanicked {
+            cell: "lstm".into(),
+            message: "a\0b".into(),
+        }));
+        assert_eq!(told.as_c_str(), c"cell `lstm` panicked: a b");
+    }
 }

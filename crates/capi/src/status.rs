@@ -60,6 +60,11 @@ impl Error {
             message: message.to_string(),
         }
     }
+
+    /// The message as a text of C, which ends at the first zero byte.
+    pub fn c_message(&self) -> CString {
+        CString::new(self.message.replace('\0', " ")).unwrap_or_default()
+    }
 }
 
 macro_rules! codes {
@@ -177,8 +182,7 @@ pub(crate) fn guarded(work: impl FnOnce() -> Result<()>) -> Status {
             "gatestream panicked; this is a bug, please report it",
         ),
     };
-    let message = CString::new(error.message.replace('\0', " ")).unwrap_or_default();
-    LAST.set(message);
+    LAST.set(error.c_message());
     error.status
 }
 
