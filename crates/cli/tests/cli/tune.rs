@@ -156,6 +156,21 @@ fn refusals() {
     assert_eq!(std::fs::read(theirs).unwrap(), b"weights");
 }
 
+#[test]
+fn plan_of_the_former_name_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let former = folder.path().join("former.plan");
+    for heading in ["cellstream plan 2\n", "cellstream network plan 1\n"] {
+        std::fs::write(&former, heading).unwrap();
+        let done = tune(folder.path(), &["-o", "former.plan"]);
+        assert_eq!(done.status.code(), Some(1));
+        let said = text(&done.stderr);
+        assert!(said.contains("former.plan"), "{said}");
+        assert!(said.contains("delete it and tune again"), "{said}");
+        assert_eq!(std::fs::read_to_string(&former).unwrap(), heading);
+    }
+}
+
 /// The output of a tuning of six sizes, interrupted while it is at the first.
 #[cfg(target_os = "linux")]
 fn interrupted(folder: &Path) -> String {
