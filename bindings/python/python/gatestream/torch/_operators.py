@@ -120,14 +120,13 @@ def _run_original_packed(
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As :func:`run_packed`, by PyTorch, which does not pad."""
-    output, blocks, hidden, cell = sizes_of(weights, mode, layers, bidirectional)
-    del output
-    batch = int(batch_sizes[0])
-    h0 = data.new_zeros((blocks, batch, hidden)) if h0 is None else h0
-    has_biases = len(weights) // blocks >= 4
+    sizes = sizes_of(weights, mode, layers, bidirectional)
+    states = sizes.blocks, int(batch_sizes[0])
+    h0 = data.new_zeros((*states, sizes.hidden)) if h0 is None else h0
+    has_biases = len(weights) // sizes.blocks >= 4
     options = weights, has_biases, layers, 0.0, False, bidirectional
     if mode == "LSTM":
-        c0 = data.new_zeros((blocks, batch, cell)) if c0 is None else c0
+        c0 = data.new_zeros((*states, sizes.cell)) if c0 is None else c0
         y, hn, cn = _VF.lstm(data, batch_sizes, (h0, c0), *options)
         return y, hn, cn
     original = {"GRU": _VF.gru, "RNN_TANH": _VF.rnn_tanh, "RNN_RELU": _VF.rnn_relu}[mode]
