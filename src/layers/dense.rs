@@ -33,10 +33,11 @@ const MAX_OUTPUTS: usize = 4 * BLOCK;
 const ROWS: usize = 6;
 /// The same where no private cache holds the weights: several tiles, which prefetch the next block.
 const FAR_ROWS: usize = 24;
-/// Blocks whose weights [`Dense::from_rows`] asks for together. Where the rows are columns of a
-/// file, a piece of each line is read at once, and short pieces cost as much as long ones. Fewer
-/// where there would not be a group for each worker.
+/// Blocks whose weights [`Dense::from_columns`] asks for together: short pieces of each column cost
+/// as much as long ones. Fewer where there would not be a group for each worker.
 const GROUP: usize = 32;
+/// Columns that it asks for together: they stay in the cache until all blocks have taken them.
+const COLUMNS: usize = 16;
 /// Most rows that are kept quantised until all blocks have taken them. For more, the weights are
 /// read again.
 const KEPT_ROWS: usize = 128;
@@ -161,14 +162,13 @@ impl Dense {
     ) -> Result<Dense, LayerError> {
         let kernels = kernels(Isa::select()?)?;
         let lanes = kernels.lanes();
-        let blocks_of_worker = bias.len().div_ceil(BLOCK).div_ceil(team.threads());
         let sizes = Sizes {
             inputs,
             outputs: bias.len(),
             block: BLOCK,
-            group: GROUP.min(blocks_of_worker).max(1),
+            group: 1,
         };
-        // Kept by each worker: new memory for each group would take longer than the packing.
+        // Kept by each worker: new memory for each block would take longer than the packing.
         let buffers: Vec<Mutex<Vec<f32>>> = (0..team.threads()).map(|_| Mutex::default()).collect();
         Dense::packed(sizes, kernels, Some(team), |worker, units| {
             let mut values = buffers[worker]
@@ -181,11 +181,68 @@ impl Dense {
                 depth: inputs,
                 units: units.len(),
             };
-            let bias = &bias[units];
-            let blocks = (0..bias.len()).step_by(BLOCK).zip(bias.chunks(BLOCK));
+            vec![Block::new(lanes, source, 0..units.len(), &bias[units])]
+        })
+    }
+
+    /// As [`Dense::from_rows`], of `W` by columns: `columns` gives those of some inputs, of some
+    /// outputs, `[inputs, outputs]`.
+    ///
+    /// ```
+    /// use gatestream::execute::team::{SharedTeam, Team};
+    /// use gatestream::layers::Dense;
+    ///
+    /// let columns = [1.0, 3.0, 2.0, 4.0]; // W = [[1, 2], [3, 4]]
+    /// let team = SharedTeam::new(Team::with_threads(1)?);
+    /// let dense = Dense::from_columns(2, &[0.5, 0.0], &team, |inputs, outputs, values| {
+    ///     for (column, input) in values.chunks_mut(outputs.len()).zip(inputs) {
+    ///         column.copy_from_slice(&columns[2 * input..][outputs.clone()]);
+    ///     }
+    /// })?;
+    /// let mut y = [0.0; 2];
+    /// dense.run(&[1.0, 1.0], &mut y)?;
+    /// assert_eq!(y, [3.5, 7.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LayerError::Isa`]; [`LayerError::Team`].
+    pub fn from_columns(
+        inputs: usize,
+        bias: &[f32],
+        team: &SharedTeam,
+        columns: impl Fn(Range<usize>, Range<usize>, &mut [f32]) + Sync,
+    ) -> Result<Dense, LayerError> {
+        let kernels = kernels(Isa::select()?)?;
+        let lanes = kernels.lanes();
+        let blocks_of_worker = bias.len().div_ceil(BLOCK).div_ceil(team.threads());
+        let sizes = Sizes {
+            inputs,
+            outputs: bias.len(),
+            block: BLOCK,
+            group: GROUP.min(blocks_of_worker).max(1),
+        };
+        Dense::packed(sizes, kernels, Some(team), |_, units| {
+            let width = units.len();
+            let biases = bias[units.clone()].chunks(BLOCK);
+            let mut blocks: Vec<Block> = biases
+                .map(|bias| Block {
+                    weights: PackedMatrix::zeroed(lanes, bias.len(), inputs),
+                    bias: pack_vectors(lanes, &[bias], 0..bias.len()),
+                })
+                .collect();
+            let mut values = vec![0.0; COLUMNS.min(inputs) * width];
+            for first in (0..inputs).step_by(COLUMNS) {
+                let taken = first..inputs.min(first + COLUMNS);
+                let values = &mut values[..taken.len() * width];
+                columns(taken, units.clone(), values);
+                for (block, at) in blocks.iter_mut().zip((0..width).step_by(BLOCK)) {
+                    let count = BLOCK.min(width - at);
+                    let values = &values[at..];
+                    block.weights.set_columns(first, values, width, count);
+                }
+            }
             blocks
-                .map(|(first, bias)| Block::new(lanes, source, first..first + bias.len(), bias))
-                .collect()
         })
     }
 
@@ -539,24 +596,34 @@ mod tests {
                 let dense = Dense::from_rows(inputs, &bias, &team, |units, rows| {
                     rows.copy_from_slice(&weights[units.start * inputs..units.end * inputs]);
                 });
-                let mut y = vec![0.0; 3 * outputs];
-                dense.unwrap().run(&x, &mut y).unwrap();
-                assert_eq!(y, expected, "{outputs} of {inputs}, {threads} threads");
+                let by_columns = |taken: Range<usize>, units: Range<usize>, values: &mut [f32]| {
+                    for (column, values) in taken.zip(values.chunks_mut(units.len())) {
+                        for (unit, value) in units.clone().zip(values) {
+                            *value = weights[unit * inputs + column];
+                        }
+                    }
+                };
+                let columns = Dense::from_columns(inputs, &bias, &team, by_columns);
+                for dense in [dense.unwrap(), columns.unwrap()] {
+                    let mut y = vec![0.0; 3 * outputs];
+                    dense.run(&x, &mut y).unwrap();
+                    assert_eq!(y, expected, "{outputs} of {inputs}, {threads} threads");
+                }
             }
         }
     }
 
     /// Fewer outputs than those of two whole groups.
     #[test]
-    fn each_worker_packs_its_share_of_few_rows() {
+    fn each_worker_packs_its_share_of_few_outputs() {
         let team = SharedTeam::new(Team::with_threads(2).unwrap());
-        let most = Mutex::new(0);
-        let dense = Dense::from_rows(1, &[0.0; 2048], &team, |units, _| {
-            let mut most = most.lock().unwrap();
-            *most = units.len().max(*most);
+        let largest = Mutex::new(0);
+        let dense = Dense::from_columns(1, &[0.0; 2048], &team, |_, units, _| {
+            let mut largest = largest.lock().unwrap();
+            *largest = units.len().max(*largest);
         });
         assert_eq!(dense.unwrap().outputs(), 2048);
-        assert_eq!(most.into_inner().unwrap(), 1024);
+        assert_eq!(largest.into_inner().unwrap(), 1024);
     }
 
     #[test]

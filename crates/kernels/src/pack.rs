@@ -200,6 +200,45 @@ impl PackedMatrix {
         }
     }
 
+    /// Weights of zero for one gate of some units, in binary32, to be set by
+    /// [`PackedMatrix::set_columns`].
+    ///
+    /// # Panics
+    /// If `lanes` is 0.
+    pub fn zeroed(lanes: usize, units: usize, depth: usize) -> PackedMatrix {
+        let panels = units.div_ceil(lanes);
+        PackedMatrix {
+            words: Words::F32(Values::zeroed(panels * depth * lanes)),
+            lanes,
+            gates: 1,
+            stripe_gates: 1,
+            depth,
+            panels,
+        }
+    }
+
+    /// Sets one column of the matrix and those after it: `columns` has all units' values of the
+    /// first, then those of the next. From one to the next are `stride` values, of which the first
+    /// are set.
+    ///
+    /// # Panics
+    /// If this was not made by [`PackedMatrix::zeroed`], or has fewer columns.
+    pub fn set_columns(&mut self, first: usize, columns: &[f32], stride: usize, units: usize) {
+        let Words::F32(words) = &mut self.words else {
+            panic!("the weights are of another precision");
+        };
+        assert_eq!(self.gates, 1, "the weights have several gates");
+        let panel = self.depth * self.lanes;
+        for (column, values) in (first..self.depth).zip(columns.chunks(stride)) {
+            for (lanes, to) in values[..units]
+                .chunks(self.lanes)
+                .zip(words.chunks_mut(panel))
+            {
+                to[column * self.lanes..][..lanes.len()].copy_from_slice(lanes);
+            }
+        }
+    }
+
     /// Lanes per vector that this was packed for.
     pub fn lanes(&self) -> usize {
         self.lanes
@@ -355,6 +394,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn columns_stand_where_rows_do() {
+        let (units, depth, lanes, stride) = (11, 7, 4, 13);
+        let value = |unit: usize, k: usize| (unit * depth + k) as f32 + 1.0;
+        let rows: Vec<f32> = (0..units * depth)
+            .map(|at| value(at / depth, at % depth))
+            .collect();
+        let source = Source {
+            numbers: Numbers::F32(&rows),
+            depth,
+            units,
+        };
+        let expected = PackedMatrix::new(lanes, source, &[0], 0..units, Blocking::default());
+        let mut found = PackedMatrix::zeroed(lanes, units, depth);
+        for first in (0..depth).step_by(3) {
+            let mut columns = Vec::new();
+            for k in first..depth.min(first + 3) {
+                columns.extend((0..stride).map(|unit| value(unit, k)));
+            }
+            found.set_columns(first, &columns, stride, units);
+        }
+        let words = |packed: &PackedMatrix| match packed.words() {
+            Words::F32(words) => words.to_vec(),
+            _ => panic!("packed as other numbers"),
+        };
+        assert_eq!(words(&found), words(&expected));
+        assert_eq!(found.bytes(), expected.bytes());
     }
 
     /// What the rows of a product were laid out as serves others only of the same numbers, depth

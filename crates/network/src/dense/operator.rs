@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gatestream::execute::team::SharedTeam;
@@ -118,46 +117,26 @@ impl Parts {
         };
         ensure!(bias.len() == outputs, "b has {} values", bias.len());
         let failure = Mutex::new(None);
-        let rows = |units: Range<usize>, rows: &mut [f32]| {
-            let read = if is_transposed {
-                self.matrix.read(rows, units.start * inputs)
-            } else {
-                self.columns([inputs, outputs], units, rows)
-            };
+        let keep = |read: TractResult<()>| {
             if let Err(why) = read {
                 *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
             }
         };
-        let dense = Dense::from_rows(inputs, &bias, team, rows)?;
+        let dense = if is_transposed {
+            Dense::from_rows(inputs, &bias, team, |units, rows| {
+                keep(self.matrix.read(rows, units.start * inputs));
+            })?
+        } else {
+            Dense::from_columns(inputs, &bias, team, |columns, units, values| {
+                for (column, values) in columns.zip(values.chunks_mut(units.len())) {
+                    keep(self.matrix.read(values, column * outputs + units.start));
+                }
+            })?
+        };
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(why) => Err(why),
             None => Ok(dense),
         }
-    }
-
-    /// Columns of the matrix as rows. A few of its rows at a time: both sides stay in the cache.
-    fn columns(
-        &self,
-        [inputs, outputs]: [usize; 2],
-        units: Range<usize>,
-        rows: &mut [f32],
-    ) -> TractResult<()> {
-        const STRIP: usize = 16;
-        let width = units.len();
-        let mut strip = vec![0.0; STRIP * width];
-        for first in (0..inputs).step_by(STRIP) {
-            let count = STRIP.min(inputs - first);
-            for (row, values) in strip.chunks_mut(width).take(count).enumerate() {
-                self.matrix
-                    .read(values, (first + row) * outputs + units.start)?;
-            }
-            for (unit, row) in rows.chunks_mut(inputs).enumerate() {
-                for (at, value) in row[first..first + count].iter_mut().enumerate() {
-                    *value = strip[at * width + unit];
-                }
-            }
-        }
-        Ok(())
     }
 }
 
