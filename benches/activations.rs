@@ -90,9 +90,10 @@ impl<const TERMS: usize> Visitor for Apply<'_, TERMS> {
             || {
                 for lanes in self.values.chunks_exact_mut(S::LANES) {
                     let x = s.load(lanes);
-                    let y = match self.sigmoid {
-                        true => fraction.sigmoid(s, x),
-                        false => fraction.tanh(s, x),
+                    let y = if self.sigmoid {
+                        fraction.sigmoid(s, x)
+                    } else {
+                        fraction.tanh(s, x)
                     };
                     s.store(y, lanes);
                 }

@@ -63,9 +63,10 @@ impl Sequence {
 
     fn input(&self) -> Input<'_> {
         let input = Input::new(&self.values, STEPS, 1).h0(&self.h0);
-        match self.c0.is_empty() {
-            true => input,
-            false => input.c0(&self.c0),
+        if self.c0.is_empty() {
+            input
+        } else {
+            input.c0(&self.c0)
         }
     }
 

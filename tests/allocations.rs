@@ -28,9 +28,10 @@ fn main() {
                     let plan = Plan::with_threads(&model, 5, 7, threads);
                     let mut team = Team::with_threads(threads).unwrap();
                     let packed = PackedModel::new(&model, &plan, &mut team).unwrap();
-                    let mut session = match shared {
-                        true => Session::on_team(packed, SharedTeam::new(team)).unwrap(),
-                        false => Session::from_packed(packed).unwrap(),
+                    let mut session = if shared {
+                        Session::on_team(packed, SharedTeam::new(team)).unwrap()
+                    } else {
+                        Session::from_packed(packed).unwrap()
                     };
                     for round in 0..6 {
                         let (batch, steps) = (5 - round % 3, 7 - round);

@@ -52,9 +52,10 @@ fn answers_are_pytorchs_on_any_number_of_threads() {
                 }
                 bits.extend(answer.iter().map(|value| value.to_bits()));
             }
-            match of_one_thread.is_empty() {
-                true => of_one_thread = bits,
-                false => assert_eq!(bits, of_one_thread),
+            if of_one_thread.is_empty() {
+                of_one_thread = bits
+            } else {
+                assert_eq!(bits, of_one_thread)
             }
         }
     }

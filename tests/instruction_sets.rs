@@ -41,9 +41,10 @@ fn again(required: &str) -> Output {
 
 /// x86-64 has no Neon, and other machines no AVX2.
 fn lacking() -> Isa {
-    match Isa::Avx2.is_available() {
-        true => Isa::Neon,
-        false => Isa::Avx2,
+    if Isa::Avx2.is_available() {
+        Isa::Neon
+    } else {
+        Isa::Avx2
     }
 }
 

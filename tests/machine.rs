@@ -40,12 +40,13 @@ fn read(name: &str, allowed: &[usize]) -> Topology {
 /// Reads the two-core machine with one file's content replaced (`None`: the file is missing).
 fn read_with(file: &str, content: Option<&str>) -> Result<Topology, TopologyError> {
     let root = machine("virtual-2-cores.txt", |line| {
-        match line
+        if line
             .strip_prefix(file)
             .is_some_and(|rest| rest.starts_with(": "))
         {
-            true => content.map(|content| format!("{file}: {content}")),
-            false => Some(line.to_string()),
+            content.map(|content| format!("{file}: {content}"))
+        } else {
+            Some(line.to_string())
         }
     });
     sysfs::read(root.path(), &[0, 1])

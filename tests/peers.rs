@@ -334,9 +334,10 @@ impl Case<'_> {
         let from_torch = self.text("peer").starts_with("torch");
         let layers = (0..self.number("layers")).map(|layer| {
             let direction = |which: usize| {
-                let weights = match from_torch {
-                    true => self.torch_weights(layer, which == 1),
-                    false => self.onnx_weights(which),
+                let weights = if from_torch {
+                    self.torch_weights(layer, which == 1)
+                } else {
+                    self.onnx_weights(which)
                 };
                 let direction = Direction::new(self.cell(which), weights).unwrap();
                 match self.meta["clip"].as_f64() {

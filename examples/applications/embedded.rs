@@ -30,9 +30,10 @@ impl Embedder {
             self.table.run(text, &mut values[..text.len() * features])?;
         }
         let sequences = Sequences::new(&self.values, texts.len(), steps, features);
-        Ok(match self.lengths.iter().all(|&length| length == steps) {
-            true => sequences,
-            false => sequences.lengths(&self.lengths),
+        Ok(if self.lengths.iter().all(|&length| length == steps) {
+            sequences
+        } else {
+            sequences.lengths(&self.lengths)
         })
     }
 }

@@ -91,9 +91,10 @@ impl Buffers {
                         continue;
                     };
                     let row = part.z_row(lanes, direction.step.slots());
-                    let steps_kept = match layer.keeps_two_chunks(direction) {
-                        true => layer.chunk_steps.min(steps).checked_mul(2)?,
-                        false => layer.chunk(direction).min(steps),
+                    let steps_kept = if layer.keeps_two_chunks(direction) {
+                        layer.chunk_steps.min(steps).checked_mul(2)?
+                    } else {
+                        layer.chunk(direction).min(steps)
                     };
                     let chunk = steps_kept.checked_mul(batch)?;
                     most = most.max(chunk.checked_mul(row)?);
@@ -120,9 +121,10 @@ impl Buffers {
             scratch.push(Buffer::new(most, 1)?);
         }
         let upper = &layers[..layers.len() - 1];
-        let apart = match configurations.iter().any(|c| c.meetings.is_pipelined()) {
-            true => upper.len(),
-            false => upper.len().min(2),
+        let apart = if configurations.iter().any(|c| c.meetings.is_pipelined()) {
+            upper.len()
+        } else {
+            upper.len().min(2)
         };
         let between_layers = (0..apart).map(|first| {
             let layers = upper.iter().skip(first).step_by(apart);

@@ -47,9 +47,12 @@ impl Meetings {
         let mut before = vec![vec![(0, 0); workers]];
         for (index, layer) in layers.iter().enumerate() {
             let counted = before[index].iter().zip(&layer.peers);
-            let counted = counted.map(|(&(starts, per_step), peers)| match peers.is_empty() {
-                true => (starts, per_step),
-                false => (starts + 1, per_step + layer.phases as u32),
+            let counted = counted.map(|(&(starts, per_step), peers)| {
+                if peers.is_empty() {
+                    (starts, per_step)
+                } else {
+                    (starts + 1, per_step + layer.phases as u32)
+                }
             });
             before.push(counted.collect());
         }
@@ -113,9 +116,10 @@ impl LayerMeetings {
     fn marks(&self, worker: usize, steps: usize) -> u32 {
         let chunks = steps.div_ceil(self.chunk_steps) as u32;
         let ahead = chunks.wrapping_mul(self.marks_per_chunk(worker));
-        let end = match self.is_owner(worker) && (self.is_summed || !self.is_last) {
-            true => self.output_marks(steps, steps) + u32::from(self.is_summed),
-            false => 0,
+        let end = if self.is_owner(worker) && (self.is_summed || !self.is_last) {
+            self.output_marks(steps, steps) + u32::from(self.is_summed)
+        } else {
+            0
         };
         ahead.wrapping_add(end)
     }
@@ -194,9 +198,10 @@ fn mark_every(
     if direction.is_reverse() || ahead > 0 || !elsewhere {
         return None;
     }
-    match next.directions.iter().all(|d| d.schedule.is_all_ahead()) {
-        true => Some(next.chunk_steps),
-        false => Some(1),
+    if next.directions.iter().all(|d| d.schedule.is_all_ahead()) {
+        Some(next.chunk_steps)
+    } else {
+        Some(1)
     }
 }
 

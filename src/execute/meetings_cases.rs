@@ -93,9 +93,10 @@ impl Case {
             let alone = (random.usize(..4) < lonely).then(|| random.usize(..workers));
             let mut directions = Vec::new();
             for direction in layer.directions() {
-                let mut schedule = match random.bool() {
-                    true => DirectionSchedule::all_ahead(direction),
-                    false => DirectionSchedule::none_ahead(direction),
+                let mut schedule = if random.bool() {
+                    DirectionSchedule::all_ahead(direction)
+                } else {
+                    DirectionSchedule::none_ahead(direction)
                 };
                 if random.u8(..3) == 0 {
                     let mixed = schedule.clone();
@@ -105,9 +106,10 @@ impl Case {
                     }
                 }
                 let units = cut(random, workers, alone);
-                let projected = match projection {
-                    true => cut(random, workers, alone),
-                    false => vec![0..0; workers],
+                let projected = if projection {
+                    cut(random, workers, alone)
+                } else {
+                    vec![0..0; workers]
                 };
                 let partition = Partition { units, projected };
                 directions.push(DirectionPlan {
@@ -118,12 +120,13 @@ impl Case {
             }
             plans.push(LayerPlan {
                 chunk_steps: random.usize(1..=steps.max(1)).min(random.usize(1..=12)),
-                ahead: match random.bool() {
-                    true => InputProjectionBy::Owners,
-                    false => InputProjectionBy::Rows {
+                ahead: if random.bool() {
+                    InputProjectionBy::Owners
+                } else {
+                    InputProjectionBy::Rows {
                         workers: random.usize(1..=workers),
                         owners_share: OwnersShare::of_eighths(random.u8(0..=8)).unwrap(),
-                    },
+                    }
                 },
                 order: PanelOrder::Cyclic,
                 directions,
@@ -189,9 +192,10 @@ impl Case {
     /// Those that write columns of the state and of the output.
     pub fn state_owners(&self, layer: usize, direction: usize) -> Vec<usize> {
         let partition = self.partition(layer, direction);
-        let parts = match self.is_projected(layer) {
-            true => &partition.projected,
-            false => &partition.units,
+        let parts = if self.is_projected(layer) {
+            &partition.projected
+        } else {
+            &partition.units
         };
         (0..self.workers())
             .filter(|&w| !parts[w].is_empty())

@@ -165,17 +165,19 @@ impl Writer<'_> {
 
     fn step_of(&self, direction: usize, taken: usize) -> usize {
         let direction = &self.case.model.layers()[self.layer].directions()[direction];
-        match direction.is_reverse() {
-            true => self.case.steps - 1 - taken,
-            false => taken,
+        if direction.is_reverse() {
+            self.case.steps - 1 - taken
+        } else {
+            taken
         }
     }
 
     /// The steps that are taken ahead together with that of `taken`.
     fn chunk(&self, direction: usize, taken: usize) -> Range<usize> {
-        let chunk = match self.case.is_ahead(self.layer, direction) {
-            true => self.case.plan.layers[self.layer].chunk_steps,
-            false => 1,
+        let chunk = if self.case.is_ahead(self.layer, direction) {
+            self.case.plan.layers[self.layer].chunk_steps
+        } else {
+            1
         };
         let from = taken / chunk * chunk;
         let to = (from + chunk).min(self.case.steps);
@@ -210,9 +212,10 @@ impl Writer<'_> {
         let takes_turns =
             self.case.takers(self.layer) > 0 && self.case.is_ahead(self.layer, direction);
         let chunk = taken / self.case.plan.layers[self.layer].chunk_steps;
-        match takes_turns && chunk % 2 == 1 {
-            true => 1000,
-            false => 0,
+        if takes_turns && chunk % 2 == 1 {
+            1000
+        } else {
+            0
         }
     }
 
@@ -291,10 +294,12 @@ impl Writer<'_> {
         let columns = Some((direction, self.me));
         let new = self.state(direction, taken + 1, self.me);
         self.write(new, taken + 1);
-        let memory = match self.layer + 1 == self.case.plan.layers.len() {
-            _ if self.case.is_summed(self.layer) => Memory::Apart(self.layer, direction),
-            true => Memory::Caller,
-            false => Memory::Layers(self.layer % self.buffers),
+        let memory = if self.case.is_summed(self.layer) {
+            Memory::Apart(self.layer, direction)
+        } else if self.layer + 1 == self.case.plan.layers.len() {
+            Memory::Caller
+        } else {
+            Memory::Layers(self.layer % self.buffers)
         };
         for row in self.rows(self.step_of(direction, taken)) {
             let spot = self.spot(memory, row, columns);
@@ -368,9 +373,10 @@ impl Writer<'_> {
             self.wait_for_mark(layer, owner, count);
         }
         let place = owners.iter().position(|&o| o == self.me).unwrap();
-        let memory = match layer + 1 == self.case.plan.layers.len() {
-            true => Memory::Caller,
-            false => Memory::Layers(layer % self.buffers),
+        let memory = if layer + 1 == self.case.plan.layers.len() {
+            Memory::Caller
+        } else {
+            Memory::Layers(layer % self.buffers)
         };
         let dealt = (0..steps).flat_map(|s| self.rows(s).skip(place).step_by(owners.len()));
         for row in dealt.collect::<Vec<_>>() {

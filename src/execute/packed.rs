@@ -106,9 +106,10 @@ impl PackedLayer {
 
     /// Steps whose pre-activations are taken together.
     pub fn chunk(&self, direction: &PackedDirection) -> usize {
-        match direction.is_ahead {
-            true => self.chunk_steps,
-            false => 1,
+        if direction.is_ahead {
+            self.chunk_steps
+        } else {
+            1
         }
     }
 
@@ -222,9 +223,10 @@ impl<'p> Parts<'p> {
                 order.part.get_or_init(pack);
             }
         };
-        match team.is_hosted() {
-            false => team.run(|worker| pack(worker.index))?,
-            true => team.run_shares(team.threads(), |share| share.iter().for_each(pack))?,
+        if team.is_hosted() {
+            team.run_shares(team.threads(), |share| share.iter().for_each(pack))?
+        } else {
+            team.run(|worker| pack(worker.index))?
         }
         Ok(parts)
     }

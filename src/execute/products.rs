@@ -119,9 +119,10 @@ impl<'a> Products<'a> {
             let (index, of) = place(call);
             let product = &products[index];
             let input = operand(product.operand);
-            let start = match self.part.ahead.is_empty() && phase == 0 {
-                true => self.start(index),
-                false => Start::Continue,
+            let start = if self.part.ahead.is_empty() && phase == 0 {
+                self.start(index)
+            } else {
+                Start::Continue
             };
             let next = if call + 1 < calls {
                 let (index, of) = place(call + 1);

@@ -220,9 +220,10 @@ impl<'a> Run<'a> {
         for (row, &sequence) in self.active.order().iter().enumerate() {
             // The last step that wrote this row: a forward sequence ends at its own length, a
             // reverse one with the run.
-            let taken = match direction.reverse {
-                false => self.active.length(row),
-                true => self.active.steps(),
+            let taken = if direction.reverse {
+                self.active.steps()
+            } else {
+                self.active.length(row)
             };
             if let Some(h) = h {
                 let from = (states.hidden(direction, taken), row);
@@ -250,9 +251,10 @@ impl<'a> Run<'a> {
             let (first, stride) = step_rows(self.layout, step, self.steps, self.batch);
             let start = span.start;
             for row in span.skip(me).step_by(owners) {
-                let to = match sum.to_caller {
-                    true => first + self.active.order()[row - start] * stride,
-                    false => row,
+                let to = if sum.to_caller {
+                    first + self.active.order()[row - start] * stride
+                } else {
+                    row
                 };
                 // SAFETY: the caller's promise; rows are this worker's own.
                 let (sum, forward, reverse) = unsafe {

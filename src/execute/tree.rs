@@ -210,10 +210,11 @@ impl TreeStep {
             fits("states", state, rows, self.hidden)?;
         }
         let multiplies_state = self.cell.multiplies_state();
-        let before = match multiplies_state {
+        let before = if multiplies_state {
             // SAFETY: products alone read them; all workers meet before one of them writes.
-            true => unsafe { h.read_all() },
-            false => RowsRef::EMPTY,
+            unsafe { h.read_all() }
+        } else {
+            RowsRef::EMPTY
         };
         let entry = self.fixed.unwrap_or_else(|| self.plan.nearest(rows, 1));
         let configuration = &self.configurations[entry];
@@ -405,20 +406,22 @@ mod tests {
                 let width = self.widths[index].max(1);
                 self.values[index].chunks_exact(width).collect()
             });
-            let read = |index: usize| match gathered {
-                true => RowsRef::gathered(&lists[index]),
-                false => RowsRef::contiguous(&self.values[index], self.widths[index]),
+            let read = |index: usize| {
+                if gathered {
+                    RowsRef::gathered(&lists[index])
+                } else {
+                    RowsRef::contiguous(&self.values[index], self.widths[index])
+                }
             };
             let (x, child) = (read(0), [read(1), read(2)]);
             let mut run = |states| step.run(self.rows, TreeRows { x, child, states }).unwrap();
-            match gathered {
-                false => run(states.each_mut().map(|s| RowsMut::contiguous(s, width))),
-                true => {
-                    let mut lists = states
-                        .each_mut()
-                        .map(|s| s.chunks_exact_mut(width).collect::<Vec<_>>());
-                    run(lists.each_mut().map(|list| RowsMut::gathered(list)));
-                }
+            if gathered {
+                let mut lists = states
+                    .each_mut()
+                    .map(|s| s.chunks_exact_mut(width).collect::<Vec<_>>());
+                run(lists.each_mut().map(|list| RowsMut::gathered(list)));
+            } else {
+                run(states.each_mut().map(|s| RowsMut::contiguous(s, width)))
             }
             states
         }

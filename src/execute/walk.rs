@@ -342,9 +342,10 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
 
     /// The step of the sequence that a direction takes after `taken` others.
     fn step_of(&self, direction: &PackedDirection, taken: usize) -> usize {
-        match direction.reverse {
-            false => taken,
-            true => self.steps() - 1 - taken,
+        if direction.reverse {
+            self.steps() - 1 - taken
+        } else {
+            taken
         }
     }
 
@@ -376,9 +377,10 @@ impl<'a, P: Probe> LayerWalk<'a, '_, P> {
         let (steps, chunk) = (self.steps(), self.layer.chunk(direction));
         let from = taken - taken % chunk;
         let to = (from + chunk).min(steps);
-        match direction.reverse {
-            false => from..to,
-            true => steps - to..steps - from,
+        if direction.reverse {
+            steps - to..steps - from
+        } else {
+            from..to
         }
     }
 

@@ -60,9 +60,10 @@ impl Argmax {
         team: &SharedTeam,
         rows: usize,
     ) -> Result<Argmax, LayerError> {
-        let screened = match Screened::pays(weights, team.threads(), CacheModel::here()) {
-            true => Screened::new(weights, bias, isa, team, rows)?,
-            false => None,
+        let screened = if Screened::pays(weights, team.threads(), CacheModel::here()) {
+            Screened::new(weights, bias, isa, team, rows)?
+        } else {
+            None
         };
         let way = match screened {
             Some(screened) => Way::Screened(Box::new(screened)),

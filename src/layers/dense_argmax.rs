@@ -39,25 +39,28 @@ impl Best {
     pub fn or(self, later: Best) -> Best {
         let is_better = later.value > self.value || later.value.is_nan();
         let is_first = self.index == usize::MAX;
-        match !self.value.is_nan() && (is_better || is_first) {
-            true => later,
-            false => self,
+        if !self.value.is_nan() && (is_better || is_first) {
+            later
+        } else {
+            self
         }
     }
 
     /// NaN where none is the greatest.
     pub fn symbol(self) -> f32 {
-        match self.value.is_nan() {
-            true => f32::NAN,
-            false => self.index as f32,
+        if self.value.is_nan() {
+            f32::NAN
+        } else {
+            self.index as f32
         }
     }
 
     /// Which of two to keep, seen in any order.
     pub fn either(self, other: Best) -> Best {
-        match self.index <= other.index {
-            true => self.or(other),
-            false => other.or(self),
+        if self.index <= other.index {
+            self.or(other)
+        } else {
+            other.or(self)
         }
     }
 }
@@ -183,9 +186,12 @@ mod tests {
 
     fn matrix(rng: &mut fastrand::Rng, rows: usize, cols: usize, whole: bool) -> Matrix {
         // Few different whole numbers make many equal outputs.
-        let value = |_| match whole {
-            true => rng.i32(-1..=1) as f32,
-            false => 2.0 * rng.f32() - 1.0,
+        let value = |_| {
+            if whole {
+                rng.i32(-1..=1) as f32
+            } else {
+                2.0 * rng.f32() - 1.0
+            }
         };
         Matrix::new(rows, cols, (0..rows * cols).map(value).collect()).unwrap()
     }

@@ -93,12 +93,11 @@ impl Mlp {
         let last = self.layers.len().saturating_sub(1);
         for (index, (dense, activation)) in self.layers.iter().enumerate() {
             let x = if index == 0 { x } else { &before[..] };
-            let y = match index == last {
-                true => &mut y[..],
-                false => {
-                    after.resize(rows * dense.outputs(), 0.0);
-                    &mut after[..]
-                }
+            let y = if index == last {
+                &mut y[..]
+            } else {
+                after.resize(rows * dense.outputs(), 0.0);
+                &mut after[..]
             };
             dense.run_then(team, x, y, |part| {
                 if let Some(activation) = *activation {

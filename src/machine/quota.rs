@@ -18,23 +18,27 @@ pub(super) fn whole_cpus(root: &Path) -> Option<usize> {
         if !is_second && !is_of_cpu {
             return None;
         }
-        let mount = { mounts.lines() }
-            .filter_map(Mount::parse)
-            .find(|mount| match is_second {
-                true => mount.kind == "cgroup2",
-                false => mount.kind == "cgroup" && mount.options.split(',').any(|o| o == "cpu"),
-            })?;
+        let mount = { mounts.lines() }.filter_map(Mount::parse).find(|mount| {
+            if is_second {
+                mount.kind == "cgroup2"
+            } else {
+                mount.kind == "cgroup" && mount.options.split(',').any(|o| o == "cpu")
+            }
+        })?;
         let group = mount.place(Path::new(path));
         let top = root.join(mount.at.strip_prefix("/").ok()?);
         // Each group is bound by those above it, too.
         let folders = group.ancestors().map(|folder| top.join(folder));
         folders
-            .filter_map(|folder| match is_second {
-                true => second(&text(folder.join("cpu.max"))?),
-                false => first(
-                    &text(folder.join("cpu.cfs_quota_us"))?,
-                    &text(folder.join("cpu.cfs_period_us"))?,
-                ),
+            .filter_map(|folder| {
+                if is_second {
+                    second(&text(folder.join("cpu.max"))?)
+                } else {
+                    first(
+                        &text(folder.join("cpu.cfs_quota_us"))?,
+                        &text(folder.join("cpu.cfs_period_us"))?,
+                    )
+                }
             })
             .min()
     });

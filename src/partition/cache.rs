@@ -44,9 +44,10 @@ impl Cache {
 
     /// A cache of sets, with memory in pages of `page_bytes`.
     pub fn new(bytes: usize, ways: usize, page_bytes: usize) -> Cache {
-        let placement = match page_bytes < bytes / ways.max(1) {
-            true => Placement::Scattered { ways, page_bytes },
-            false => Placement::Contiguous { ways },
+        let placement = if page_bytes < bytes / ways.max(1) {
+            Placement::Scattered { ways, page_bytes }
+        } else {
+            Placement::Contiguous { ways }
         };
         Cache { bytes, placement }
     }
@@ -134,9 +135,10 @@ fn even_survival(ways: usize, way: f64, own: f64, others: &[Touched]) -> f64 {
     let x = own / way;
     let floor = x.floor();
     // A line is more likely to be among the sets that have more of its array.
-    let (mut lines, more) = match floor < 1.0 {
-        true => (1.0, 0.0),
-        false => (floor, (x - floor) * (floor + 1.0) / x),
+    let (mut lines, more) = if floor < 1.0 {
+        (1.0, 0.0)
+    } else {
+        (floor, (x - floor) * (floor + 1.0) / x)
     };
     // chance[n]: n lines more on this set. More than `ways` never fit.
     let mut chance = vec![0.0; ways + 1];

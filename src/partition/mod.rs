@@ -414,9 +414,10 @@ impl Problem {
         let weights = self.shape.b_bytes().saturating_mul(split.rows as u64);
         let rest = self.once(split).saturating_sub(weights);
         let blocks = (split.units * split.depth).max(1) as u64;
-        let readings = match self.shape.b_bytes() / blocks <= self.cache.bytes as u64 {
-            true => steps.min(1),
-            false => steps,
+        let readings = if self.shape.b_bytes() / blocks <= self.cache.bytes as u64 {
+            steps.min(1)
+        } else {
+            steps
         };
         let rest = steps.saturating_mul(rest);
         rest.saturating_add(readings.saturating_mul(weights))

@@ -303,9 +303,10 @@ impl Sweep {
             let z_after = self.c - z_before - tile.z;
             let last = at + 1 == now.len();
             // What the next step has done by the time it comes to this tile.
-            let (first_next, weights_next, z_next) = match turns {
-                true => (last, weights_after, z_after),
-                false => (at == 0, weights_before, z_before),
+            let (first_next, weights_next, z_next) = if turns {
+                (last, weights_after, z_after)
+            } else {
+                (at == 0, weights_before, z_before)
             };
             let around = Around {
                 last,
@@ -323,9 +324,10 @@ impl Sweep {
             };
             b += tile.weights * (self.b_gone(own, tile, &around) + self.rereadings(tile));
             let by_gates = self.c_gone_by_gates(tile, &around);
-            let by_reuse = match fresh {
-                true => 1.0,
-                false => self.c_gone_by_reuse(tile, &around),
+            let by_reuse = if fresh {
+                1.0
+            } else {
+                self.c_gone_by_reuse(tile, &around)
             };
             // A fetch at either touch, and one write-back of what the product wrote.
             cold_c += tile.z * (2.0 + by_gates);

@@ -51,13 +51,14 @@ impl Entry {
         let slowest = |times: &mut dyn Iterator<Item = Time>| {
             times.max_by(|a, b| a.seconds().total_cmp(&b.seconds()))
         };
-        let total = match configuration.is_wavefront() {
-            true => slowest(&mut times.into_iter().map(|t| t.into_iter().sum())),
-            false => Some(
+        let total = if configuration.is_wavefront() {
+            slowest(&mut times.into_iter().map(|t| t.into_iter().sum()))
+        } else {
+            Some(
                 (0..configuration.layers.len())
                     .filter_map(|layer| slowest(&mut times.iter().map(|t| t[layer])))
                     .sum(),
-            ),
+            )
         };
         Ok(total.unwrap_or_default().bound())
     }
@@ -222,9 +223,10 @@ impl Reader<'_> {
     /// The weights that are read between two readings of any of them: those of all directions, or
     /// of each where they come in turn.
     fn phases(&self, plan: &LayerPlan, directions: impl Iterator<Item = Slice>) -> Vec<Slice> {
-        match plan.takes_directions_in_turn(self.group_size) {
-            true => directions.collect(),
-            false => vec![directions.sum()],
+        if plan.takes_directions_in_turn(self.group_size) {
+            directions.collect()
+        } else {
+            vec![directions.sum()]
         }
     }
 

@@ -28,9 +28,10 @@ pub(super) fn chunk_steps(layer: &Layer, plan: &LayerPlan, batch: usize, steps: 
     let weights = widest.max(1) * layer.kind().gates() * layer.input_size() * bytes.unwrap_or(0);
     let per_step = |chunk: usize| weights as f64 / chunk as f64;
     let results = 2.0 * row_bytes as f64 * batch as f64;
-    match per_step(long) + results < per_step(short) {
-        true => long,
-        false => short,
+    if per_step(long) + results < per_step(short) {
+        long
+    } else {
+        short
     }
 }
 

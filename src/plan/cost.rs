@@ -71,9 +71,10 @@ impl Costs<'_> {
         let rows = matrices.iter().flatten().map(|matrix| matrix.row_bytes());
         let all = rows.sum::<usize>() * units * weights.step.gates.len();
         let step = self.step(&weights, &matrices, plan, self.size.0, (units, 0), all);
-        match partition.is_shared() {
-            true => step + self.rates.meeting + self.rates.region,
-            false => step,
+        if partition.is_shared() {
+            step + self.rates.meeting + self.rates.region
+        } else {
+            step
         }
     }
 
@@ -94,9 +95,10 @@ impl Costs<'_> {
             _ => self.rates.region,
         };
         region
-            + match way.is_wavefront() {
-                false => layers.iter().sum::<f64>(),
-                true => wavefront(way, layers, self.size.1),
+            + if way.is_wavefront() {
+                wavefront(way, layers, self.size.1)
+            } else {
+                layers.iter().sum::<f64>()
             }
     }
 
@@ -116,13 +118,15 @@ impl Costs<'_> {
             // that the model leaves out (prefetchers, conflicts within a set) favour it.
             let repeated = rows == 1 && self.size.1 > 1;
             let leaves_l1 = repeated && slice_bytes(layer, plan) > self.rates.private[0];
-            let better = match leaves_l1 {
-                true => serpentine <= cyclic,
-                false => serpentine < 0.99 * cyclic,
+            let better = if leaves_l1 {
+                serpentine <= cyclic
+            } else {
+                serpentine < 0.99 * cyclic
             };
-            plan.order = match better {
-                true => PanelOrder::Serpentine,
-                false => PanelOrder::Cyclic,
+            plan.order = if better {
+                PanelOrder::Serpentine
+            } else {
+                PanelOrder::Cyclic
             };
             layers.push(cyclic.min(serpentine));
         }
@@ -179,9 +183,10 @@ impl Costs<'_> {
             let (mut own_step, mut own_ahead) = (0.0, Ahead::default());
             let of_layer = step_bytes(layer, plan, worker);
             for (direction, plan_of) in layer.directions().iter().zip(&plan.directions) {
-                let all = match plan.takes_directions_in_turn(workers) {
-                    true => direction_bytes(direction, plan_of, worker),
-                    false => of_layer,
+                let all = if plan.takes_directions_in_turn(workers) {
+                    direction_bytes(direction, plan_of, worker)
+                } else {
+                    of_layer
                 };
                 let units = plan_of.partition.units[worker].len();
                 let projected = plan_of.partition.projected[worker].len();
@@ -228,9 +233,12 @@ impl Costs<'_> {
             free => (1.0 - own * owners as f64) / free as f64,
         };
         // One chunk's worth of each.
-        let of = |share: f64| match share > 0.0 {
-            true => times.all_ahead.chunks(chunks, share) / chunks,
-            false => 0.0,
+        let of = |share: f64| {
+            if share > 0.0 {
+                times.all_ahead.chunks(chunks, share) / chunks
+            } else {
+                0.0
+            }
         };
         let steps = times.steps / chunks;
         let between = (of(own) + steps).max(of(free));

@@ -70,15 +70,16 @@ impl Configuration {
 fn plan_layer(layer: &Layer, batch: usize, steps: usize, threads: usize) -> LayerPlan {
     let apart = layer.directions().len() == 2 && threads.is_multiple_of(2);
     let directions = (layer.directions().iter().enumerate()).map(|(index, direction)| {
-        let place = |size: usize| match apart {
-            false => split_units(size, threads),
-            true => {
+        let place = |size: usize| {
+            if apart {
                 let half = split_units(size, threads / 2);
                 let none = |at: usize| vec![at..at; threads / 2];
                 match index {
                     0 => [half, none(size)].concat(),
                     _ => [none(0), half].concat(),
                 }
+            } else {
+                split_units(size, threads)
             }
         };
         let projected = match direction.weights().projection {

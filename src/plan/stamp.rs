@@ -186,9 +186,10 @@ fn describe_direction(direction: &Direction) -> String {
 pub(super) fn escaped(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        match c == '\\' || c.is_control() {
-            true => line.extend(c.escape_unicode()),
-            false => line.push(c),
+        if c == '\\' || c.is_control() {
+            line.extend(c.escape_unicode())
+        } else {
+            line.push(c)
         }
     }
     line

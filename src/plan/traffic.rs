@@ -284,15 +284,16 @@ impl Run<'_> {
         let ahead = self.ahead_parts(plan, layer, worker);
         let step_weights = products.iter().map(|p| weight_bytes(p.shape(1))).sum();
         let core = self.cores.get(worker).copied().flatten();
-        let together = match plan.takes_directions_in_turn(self.configuration.group_size()) {
-            true => (0..plan.directions.len())
+        let together = if plan.takes_directions_in_turn(self.configuration.group_size()) {
+            (0..plan.directions.len())
                 .map(|of| {
                     let own = products.iter().filter(|p| p.direction == of);
                     own.map(|p| weight_bytes(p.shape(1))).sum()
                 })
                 .max()
-                .unwrap_or(0),
-            false => step_weights,
+                .unwrap_or(0)
+        } else {
+            step_weights
         };
         let bytes = usize::try_from(together).unwrap_or(usize::MAX);
         CoreTraffic {
@@ -322,9 +323,10 @@ impl Run<'_> {
                 ahead @ InputProjectionBy::Rows { .. } => {
                     let is_first = chunk >= self.steps;
                     let share = ahead.share(all, member, is_first, |w| plan.is_owner(w));
-                    match share.is_empty() {
-                        true => (0, 0),
-                        false => (share.len(), direction.hidden_size()),
+                    if share.is_empty() {
+                        (0, 0)
+                    } else {
+                        (share.len(), direction.hidden_size())
                     }
                 }
             };

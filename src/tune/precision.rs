@@ -223,9 +223,10 @@ fn choose(
             precisions,
         };
         let is_better = mix.time < best.time && mix.time * MIN_SPEEDUP < 1.0;
-        others.push(match is_better && is_nowhere_slower(&times) {
-            true => std::mem::replace(&mut best, mix),
-            false => mix,
+        others.push(if is_better && is_nowhere_slower(&times) {
+            std::mem::replace(&mut best, mix)
+        } else {
+            mix
         });
     }
     others.sort_by(|a, b| a.time.total_cmp(&b.time));
@@ -396,9 +397,10 @@ mod tests {
             let mut progress = |progress: &PrecisionProgress| {
                 assert!((0.0..=1.0).contains(&progress.fraction));
                 told += 1;
-                match told > after {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
+                if told > after {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
                 }
             };
             let found = choose(&different(1), &options(1.0), &mut simulated, &mut progress);

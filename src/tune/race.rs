@@ -80,9 +80,10 @@ pub(super) fn race(candidates: usize, rounds: Rounds, track: &mut impl Track) ->
         standing.retain(|&candidate| {
             let least = samples[candidate][0] as f64;
             let may_be_best = quartile(&samples[candidate], 1) <= quartile(&samples[best], 3);
-            match round + 1 >= rounds.least {
-                true => may_be_best || is_tie(leader, cost(&samples[candidate])),
-                false => round == 0 || least <= HOPELESS * leader.median_ns as f64,
+            if round + 1 >= rounds.least {
+                may_be_best || is_tie(leader, cost(&samples[candidate]))
+            } else {
+                round == 0 || least <= HOPELESS * leader.median_ns as f64
             }
         });
         if standing.len() <= 1 && round + 1 >= rounds.least

@@ -182,9 +182,10 @@ impl<'w> TreeSteps<'w> {
         let team = Team::with_threads(plan.threads()).map_err(SessionError::from)?;
         team.pin_caller();
         let isa = Isa::select().map_err(PackError::from)?;
-        let child = match weights.cell().reads_child() {
-            true => rows * weights.hidden_size(),
-            false => 0,
+        let child = if weights.cell().reads_child() {
+            rows * weights.hidden_size()
+        } else {
+            0
         };
         Ok(TreeSteps {
             weights: *weights,

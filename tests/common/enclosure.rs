@@ -142,9 +142,10 @@ pub fn enclose(
                     if step >= length {
                         continue;
                     }
-                    let time = match direction.is_reverse() {
-                        true => length - 1 - step,
-                        false => step,
+                    let time = if direction.is_reverse() {
+                        length - 1 - step
+                    } else {
+                        step
                     };
                     let x = &rounded[time * batch + sequence];
                     let row = |j: usize| {

@@ -151,19 +151,27 @@ impl Random {
             projection: options.projection.then(|| self.matrix(projected, hidden)),
         };
         let direction = Direction::new(cell, weights).unwrap();
-        match options.clip {
-            true if self.0.bool() => direction.with_clip(0.4).unwrap().clipping_output(),
-            true => direction.with_clip(0.4).unwrap(),
-            false => direction,
+        if !options.clip {
+            return direction;
+        }
+        let is_of_output = self.0.bool();
+        let direction = direction.with_clip(0.4).unwrap();
+        if is_of_output {
+            direction.clipping_output()
+        } else {
+            direction
         }
     }
 
     /// A cell with random activations and options.
     pub fn cell(&mut self) -> (Cell, Options) {
         let usual = self.0.bool();
-        let mut pick = |standard: Activation| match usual {
-            true => standard,
-            false => ACTIVATIONS[self.0.usize(..ACTIVATIONS.len())],
+        let mut pick = |standard: Activation| {
+            if usual {
+                standard
+            } else {
+                ACTIVATIONS[self.0.usize(..ACTIVATIONS.len())]
+            }
         };
         let (gate, candidate, output) = (
             pick(Activation::Sigmoid),
@@ -193,9 +201,10 @@ impl Random {
                 Cell::Gru {
                     gate,
                     candidate,
-                    reset: match self.0.bool() {
-                        true => ResetForm::Before,
-                        false => ResetForm::After,
+                    reset: if self.0.bool() {
+                        ResetForm::Before
+                    } else {
+                        ResetForm::After
                     },
                 },
                 plain,
@@ -274,9 +283,10 @@ impl Batch {
     pub fn ragged(random: &mut Random, model: &Model, batch: usize, steps: usize) -> Batch {
         let signature = model.signature();
         let lengths: Vec<_> = (0..batch).map(|_| random.0.usize(0..=steps)).collect();
-        let layout = match random.0.bool() {
-            true => Layout::TimeMajor,
-            false => Layout::BatchMajor,
+        let layout = if random.0.bool() {
+            Layout::TimeMajor
+        } else {
+            Layout::BatchMajor
         };
         let states = random.0.bool();
         Batch {

@@ -62,9 +62,10 @@ impl Random {
                 },
                 _ => InputProjectionBy::Owners,
             },
-            order: match self.0.bool() {
-                true => PanelOrder::Cyclic,
-                false => PanelOrder::Serpentine,
+            order: if self.0.bool() {
+                PanelOrder::Cyclic
+            } else {
+                PanelOrder::Serpentine
             },
             directions: directions
                 .map(|direction| DirectionPlan {
@@ -79,13 +80,15 @@ impl Random {
     /// Any blocking, those that suit no machine as well.
     pub fn blocking(&mut self) -> Blocking {
         Blocking {
-            stripes: match self.0.bool() {
-                true => Stripes::One,
-                false => Stripes::Two,
+            stripes: if self.0.bool() {
+                Stripes::One
+            } else {
+                Stripes::Two
             },
-            tile_rows: match self.0.bool() {
-                true => 0,
-                false => self.0.usize(TALL_TILE_ROWS),
+            tile_rows: if self.0.bool() {
+                0
+            } else {
+                self.0.usize(TALL_TILE_ROWS)
             },
             prefetch: match self.0.u8(0..3) {
                 0 => Prefetch::Off,

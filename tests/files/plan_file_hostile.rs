@@ -137,9 +137,10 @@ fn cut_anywhere() {
     for end in 0..text.len() {
         let cut = judge.read(&text.as_bytes()[..end]);
         // Only the last line's end may be missing.
-        match end == text.len() - 1 {
-            true => assert_eq!(cut, Ok(whole.clone())),
-            false => assert!(cut.is_err(), "{}", &text[..end]),
+        if end == text.len() - 1 {
+            assert_eq!(cut, Ok(whole.clone()))
+        } else {
+            assert!(cut.is_err(), "{}", &text[..end])
         }
     }
 }

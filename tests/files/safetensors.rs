@@ -74,9 +74,10 @@ impl File {
             .with(&name("weight_hh"), &[rows, state])
             .with(&name("bias_ih"), &[rows])
             .with(&name("bias_hh"), &[rows]);
-        match state == hidden {
-            true => file,
-            false => file.with(&name("weight_hr"), &[state, hidden]),
+        if state == hidden {
+            file
+        } else {
+            file.with(&name("weight_hr"), &[state, hidden])
         }
     }
 

@@ -95,9 +95,10 @@ fn stacks_of_different_layers_and_precisions_are_read_back() {
     for _ in 0..150 {
         let model = random.stack(20);
         let model = random.in_some_precision(model);
-        let model = match random.0.bool() {
-            true => model.batch_first(),
-            false => model,
+        let model = if random.0.bool() {
+            model.batch_first()
+        } else {
+            model
         };
         if model.signature().input > 0 {
             assert_kept(&model, &mut random);

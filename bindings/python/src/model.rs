@@ -233,15 +233,16 @@ impl Model {
 /// # Errors
 /// `InputError` for a path with another ending, by which nobody would read the file back.
 fn check_ending(path: &Path, ending: &str) -> Result<(), Error> {
-    match path
+    if path
         .extension()
         .is_some_and(|found| found.eq_ignore_ascii_case(ending))
     {
-        true => Ok(()),
-        false => Err(Error::input(format!(
+        Ok(())
+    } else {
+        Err(Error::input(format!(
             "{}: the file is written as .{ending}, so its name must end with that",
             path.display()
-        ))),
+        )))
     }
 }
 

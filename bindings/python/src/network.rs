@@ -115,9 +115,10 @@ fn named(inputs: &[(String, Tensor)]) -> Vec<(&str, &Tensor)> {
 
 impl Network {
     fn here(&self) -> Result<&core::Network, Error> {
-        match self.made_in.is_forked() {
-            true => Err(Error::forked("network")),
-            false => Ok(&self.network),
+        if self.made_in.is_forked() {
+            Err(Error::forked("network"))
+        } else {
+            Ok(&self.network)
         }
     }
 }
@@ -233,9 +234,10 @@ impl Network {
                     fraction: now.fraction,
                     stage: now.node.to_owned(),
                 });
-                match goes_on {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
+                if goes_on {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
                 }
             })
         })?;

@@ -183,9 +183,10 @@ pub fn tune(
                 fraction: now.fraction,
                 stage: format!("size {} of {sizes}, {}", size + 1, now.stage),
             });
-            match goes_on {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if goes_on {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         })
     })?;

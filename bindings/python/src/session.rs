@@ -96,9 +96,10 @@ struct Results<'a> {
 impl Results<'_> {
     fn output(&mut self) -> Output<'_> {
         let output = Output::new(self.y).hn(self.hn);
-        match self.cn.is_empty() {
-            true => output,
-            false => output.cn(self.cn),
+        if self.cn.is_empty() {
+            output
+        } else {
+            output.cn(self.cn)
         }
     }
 }

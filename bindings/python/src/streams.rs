@@ -204,9 +204,10 @@ impl StreamState {
 
     fn check_same_model(&self, other: &StreamState) -> Result<(), Error> {
         let (ours, theirs) = (&self.session.get().model, &other.session.get().model);
-        match Arc::ptr_eq(ours, theirs) || ours == theirs {
-            true => Ok(()),
-            false => Err(Error::input("the streams are those of different models")),
+        if Arc::ptr_eq(ours, theirs) || ours == theirs {
+            Ok(())
+        } else {
+            Err(Error::input("the streams are those of different models"))
         }
     }
 }

@@ -173,9 +173,10 @@ impl Ticket {
             State::Ended(Err(why)) => return Err(Error::from(why.clone()).into()),
             State::Pending(_) => unreachable!("it has ended"),
         };
-        let shape = match self.is_last {
-            true => vec![values.len()],
-            false => vec![values.len() / self.width.max(1), self.width],
+        let shape = if self.is_last {
+            vec![values.len()]
+        } else {
+            vec![values.len() / self.width.max(1), self.width]
         };
         Ok(array(py, values, &shape)?.into_any())
     }

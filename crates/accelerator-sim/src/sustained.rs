@@ -53,9 +53,10 @@ impl Setting {
         let (mut low, mut high) = (0.0, self.ideal_rate());
         while high - low > 0.01 * high {
             let middle = (low + high) / 2.0;
-            match is_sustained(middle) {
-                true => low = middle,
-                false => high = middle,
+            if is_sustained(middle) {
+                low = middle
+            } else {
+                high = middle
             }
         }
         low

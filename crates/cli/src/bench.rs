@@ -173,9 +173,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     for case in cases {
         let row = measure(&case, arguments, &machine)?;
-        match arguments.json {
-            true => writeln!(out, "{}", serde_json::to_string(&row)?)?,
-            false => write!(out, "{}\n{}", text(&row), row.table)?,
+        if arguments.json {
+            writeln!(out, "{}", serde_json::to_string(&row)?)?
+        } else {
+            write!(out, "{}\n{}", text(&row), row.table)?
         }
         if row.fraction_of_bound > NEXT_TO_BOUND {
             let of = 100.0 * row.fraction_of_bound;

@@ -147,9 +147,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let facts = Facts::gather(&question)?;
     let mut out = std::io::stdout().lock();
-    match arguments.json {
-        true => writeln!(out, "{}", serde_json::to_string(&facts)?)?,
-        false => out.write_all(text::page(&facts, &model, drawn).as_bytes())?,
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string(&facts)?)?
+    } else {
+        out.write_all(text::page(&facts, &model, drawn).as_bytes())?
     }
     Ok(())
 }

@@ -120,9 +120,10 @@ pub struct FileOptions {
 /// Opens a model file. `cell` is the kind of cell, if the tensors do not determine it.
 pub fn open(path: &Path, options: &FileOptions, cell: Option<CellName>) -> Result<Model, Failure> {
     let model = open_with(path, options, cell).map_err(|failure| failure.of(path))?;
-    Ok(match options.clip_output {
-        true => model.clipping_outputs(),
-        false => model,
+    Ok(if options.clip_output {
+        model.clipping_outputs()
+    } else {
+        model
     })
 }
 

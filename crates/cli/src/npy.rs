@@ -70,11 +70,12 @@ fn piped(pipe: File) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = pipe.take(MAX_PIPED + 1).read_to_end(&mut bytes);
     read.map_err(|error| error.to_string())?;
-    match bytes.len() as u64 > MAX_PIPED {
-        true => Err(format!(
+    if bytes.len() as u64 > MAX_PIPED {
+        Err(format!(
             "is a pipe with more than {MAX_PIPED} bytes; use a file"
-        )),
-        false => Ok(bytes),
+        ))
+    } else {
+        Ok(bytes)
     }
 }
 
@@ -94,13 +95,12 @@ fn open(path: &Path) -> Result<Opened, Failure> {
     let refused = |what: &dyn std::fmt::Display| refusal(path, what);
     let file = File::open(path).map_err(|e| refused(&e))?;
     let metadata = file.metadata().map_err(|e| refused(&e))?;
-    let (mut file, bytes): (Box<dyn Read>, u64) = match metadata.is_file() {
-        true => (Box::new(file), metadata.len()),
-        false => {
-            let all = piped(file).map_err(|e| refused(&e))?;
-            let bytes = all.len() as u64;
-            (Box::new(Cursor::new(all)), bytes)
-        }
+    let (mut file, bytes): (Box<dyn Read>, u64) = if metadata.is_file() {
+        (Box::new(file), metadata.len())
+    } else {
+        let all = piped(file).map_err(|e| refused(&e))?;
+        let bytes = all.len() as u64;
+        (Box::new(Cursor::new(all)), bytes)
     };
     let header = header(&mut file, bytes).map_err(|e| refused(&e))?;
     let npy =
@@ -148,9 +148,10 @@ pub fn read(path: &Path) -> Result<Array, Failure> {
             let exact: Vec<f64> = npy.into_vec().map_err(broken)?;
             let values = exact.iter().map(|&exact| {
                 let rounded = exact as f32;
-                match rounded.is_infinite() && exact.is_finite() {
-                    true => Err(refused(&format_args!("holds {exact}, which is no float32"))),
-                    false => Ok(rounded),
+                if rounded.is_infinite() && exact.is_finite() {
+                    Err(refused(&format_args!("holds {exact}, which is no float32")))
+                } else {
+                    Ok(rounded)
                 }
             });
             let values = values.collect::<Result<Vec<f32>, Failure>>()?;

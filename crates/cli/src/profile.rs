@@ -115,9 +115,10 @@ impl Profile {
             .map(|w| products.iter().map(|&p| w.spent[p as usize]).sum())
             .collect();
         let mean = mean(&times);
-        let share = match mean > 0.0 {
-            true => format!(", {:.0}% of it", 100.0 * at_peak / mean),
-            false => String::new(),
+        let share = if mean > 0.0 {
+            format!(", {:.0}% of it", 100.0 * at_peak / mean)
+        } else {
+            String::new()
         };
         format!(
             "products take {mean:.4} ms a worker{share} at the peak of arithmetic ({at_peak:.4} ms)"
@@ -141,9 +142,10 @@ impl Profile {
             "{name:<16} {calls:>7} {per_step:>10.3} {:>8}",
             share(mean(times))
         );
-        let each = match times.len() <= MAX_COLUMNS {
-            true => times.to_vec(),
-            false => extremes(times).to_vec(),
+        let each = if times.len() <= MAX_COLUMNS {
+            times.to_vec()
+        } else {
+            extremes(times).to_vec()
         };
         for time in each {
             // Writing to a string cannot fail.
@@ -184,9 +186,10 @@ impl fmt::Display for Profile {
             "{:<16} {:>7} {:>10} {:>8}",
             "activity", "calls", "µs a step", "of time"
         )?;
-        match self.workers.len() <= MAX_COLUMNS {
-            true => (0..self.workers.len()).try_for_each(|w| write!(f, "  worker {w}"))?,
-            false => write!(f, " {:>9} {:>9}", "least", "most")?,
+        if self.workers.len() <= MAX_COLUMNS {
+            (0..self.workers.len()).try_for_each(|w| write!(f, "  worker {w}"))?
+        } else {
+            write!(f, " {:>9} {:>9}", "least", "most")?
         }
         writeln!(f)?;
         let each = |time: &dyn Fn(&WorkerProfile) -> f64| -> Vec<f64> {

@@ -50,9 +50,10 @@ impl Failure {
     #[must_use]
     pub fn of(self, path: &Path) -> Failure {
         let named = Failure::one_line(path.display().to_string(), self.kind);
-        match self.line.contains(&named.line) {
-            true => self,
-            false => Failure::one_line(format!("{}: {}", named.line, self.line), self.kind),
+        if self.line.contains(&named.line) {
+            self
+        } else {
+            Failure::one_line(format!("{}: {}", named.line, self.line), self.kind)
         }
     }
 }
@@ -78,9 +79,10 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
             }
             cause = inner.source();
         }
-        let kind = match closed_pipe {
-            true => FailureKind::ClosedPipe,
-            false => FailureKind::Refused,
+        let kind = if closed_pipe {
+            FailureKind::ClosedPipe
+        } else {
+            FailureKind::Refused
         };
         Failure::one_line(line, kind)
     }

@@ -138,17 +138,19 @@ impl<D: Driver> DeviceLayer<D> {
             plan,
             recurrent: driver.function(&kernel)?,
             input_products: driver.function(&Kernel::input_products(weights))?,
-            add_directions: match adds {
-                true => Some(driver.function(&Kernel::add_directions())?),
-                false => None,
+            add_directions: if adds {
+                Some(driver.function(&Kernel::add_directions())?)
+            } else {
+                None
             },
             directions: directions.collect::<Result<_, _>>()?,
             features: layer.input_size(),
             hidden,
             gates,
-            sum: match adds {
-                true => Some(allocate(driver, &[steps, batch, 2 * hidden])?),
-                false => None,
+            sum: if adds {
+                Some(allocate(driver, &[steps, batch, 2 * hidden])?)
+            } else {
+                None
             },
         })
     }
@@ -288,9 +290,12 @@ impl<D: Driver> DeviceDirection<D> {
             }
         );
         let candidate = 2 * hidden..3 * hidden;
-        let bias = (0..rows).map(|row| match keeps_two && candidate.contains(&row) {
-            true => of.input_bias[row],
-            false => of.input_bias[row] + of.recurrent_bias[row],
+        let bias = (0..rows).map(|row| {
+            if keeps_two && candidate.contains(&row) {
+                of.input_bias[row]
+            } else {
+                of.input_bias[row] + of.recurrent_bias[row]
+            }
         });
         let bias: Vec<f32> = bias.collect();
         let peepholes = of
@@ -319,9 +324,10 @@ impl<D: Driver> DeviceDirection<D> {
                 driver,
                 &pack_recurrent(layer, &of.recurrent, weights, plan)?,
             )?,
-            candidate_bias: match keeps_two {
-                true => Some(floats(&of.recurrent_bias[candidate])?),
-                false => None,
+            candidate_bias: if keeps_two {
+                Some(floats(&of.recurrent_bias[candidate])?)
+            } else {
+                None
             },
             peepholes: match &peepholes {
                 Some(values) => Some(floats(values)?),

@@ -178,9 +178,10 @@ impl<D: Driver> DeviceModel<D> {
         let features = self.model.signature().input;
         for step in 0..steps {
             for (row, length) in staging.order.iter().zip(&staging.lengths) {
-                match step < *length {
-                    true => append_bytes(&mut staging.bytes, x.row(row_of(step, *row), features)),
-                    false => staging.bytes.resize(staging.bytes.len() + 4 * features, 0),
+                if step < *length {
+                    append_bytes(&mut staging.bytes, x.row(row_of(step, *row), features))
+                } else {
+                    staging.bytes.resize(staging.bytes.len() + 4 * features, 0)
                 }
             }
         }
@@ -444,13 +445,16 @@ impl<D: Driver> PreparedModel for DeviceModel<D> {
         let batch = steps.batch();
         self.check_room(batch, steps.steps())?;
         let rows = steps.steps() * batch;
-        let fit = |fits, name, expected, found| match fits {
-            true => Ok(()),
-            false => Err(InputError::Values {
-                name,
-                expected,
-                found,
-            }),
+        let fit = |fits, name, expected, found| {
+            if fits {
+                Ok(())
+            } else {
+                Err(InputError::Values {
+                    name,
+                    expected,
+                    found,
+                })
+            }
         };
         let (x, width) = (steps.x(), signature.input);
         fit(x.fits(rows, width), "input", rows * width, x.values())?;

@@ -154,12 +154,13 @@ impl TunedPlans {
 
 fn expect_heading(found: &str, device: &Device) -> Result<(), TunedPlansError> {
     let expected = heading(device);
-    match found == expected {
-        true => Ok(()),
-        false => Err(TunedPlansError::Device {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(TunedPlansError::Device {
             expected,
             found: found.to_owned(),
-        }),
+        })
     }
 }
 

@@ -22,9 +22,10 @@ pub(super) fn max<S: Simd>(s: S, values: &[f32]) -> f32 {
     s.store(max, &mut lanes);
     let mut others = [0.0f32; 16];
     s.store(not_numbers, &mut others);
-    match others.iter().any(|v| v.is_nan()) {
-        true => f32::NAN,
-        false => lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+    if others.iter().any(|v| v.is_nan()) {
+        f32::NAN
+    } else {
+        lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max)
     }
 }
 

@@ -381,9 +381,10 @@ mod tests {
                 for (slot, gate) in [0, 2].into_iter().enumerate() {
                     for lane in 0..lanes {
                         let unit = 4 + panel * lanes + lane;
-                        let expected = match unit < 11 {
-                            true => values[(gate * units + unit) * depth + k],
-                            false => 0.0,
+                        let expected = if unit < 11 {
+                            values[(gate * units + unit) * depth + k]
+                        } else {
+                            0.0
                         };
                         let Words::F32(words) = packed.words() else {
                             panic!("packed as other numbers");

@@ -296,12 +296,11 @@ fn dots<S: Simd, const ROWS: usize, const VECTORS: usize>(
     let rows = &rows[..y.len() * depth];
     for (group, y) in y.chunks_mut(ROWS).enumerate() {
         let rows = &rows[group * ROWS * depth..];
-        match y.len() == ROWS {
-            true => dots_of::<S, ROWS, VECTORS>(s, x, rows, y),
-            false => {
-                for (row, y) in y.chunks_mut(1).enumerate() {
-                    dots_of::<S, 1, VECTORS>(s, x, &rows[row * depth..], y);
-                }
+        if y.len() == ROWS {
+            dots_of::<S, ROWS, VECTORS>(s, x, rows, y);
+        } else {
+            for (row, y) in y.chunks_mut(1).enumerate() {
+                dots_of::<S, 1, VECTORS>(s, x, &rows[row * depth..], y);
             }
         }
     }

@@ -4,9 +4,10 @@ use gatestream_kernels::{Isa, kernels};
 
 /// Of a number; one NaN is as good as another.
 fn bits(value: f32) -> u32 {
-    match value.is_nan() {
-        true => f32::NAN.to_bits(),
-        false => value.to_bits(),
+    if value.is_nan() {
+        f32::NAN.to_bits()
+    } else {
+        value.to_bits()
     }
 }
 

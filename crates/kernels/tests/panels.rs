@@ -76,9 +76,10 @@ fn some_panels_are_those_of_all() {
                     let some = run(later, (first..end, sweep), Scratch::Packed(&room));
                     for (at, (some, all)) in some.iter().zip(&all).enumerate() {
                         let panel = at / (GATES.len() * lanes) % panels;
-                        let expected = match (first..end).contains(&panel) {
-                            true => *all,
-                            false => 7.0,
+                        let expected = if (first..end).contains(&panel) {
+                            *all
+                        } else {
+                            7.0
                         };
                         assert_eq!(some.to_bits(), expected.to_bits(), "{isa} {first}..{end}");
                     }

@@ -290,9 +290,10 @@ impl<'a> Cutting<'a> {
         let is_batch_major = integer(node, "layout", 0) == 1;
         let x = node.input.first().map_or("", String::as_str);
         if is_first {
-            let sizes = match is_batch_major {
-                true => ["batch", "steps", "input"],
-                false => ["steps", "batch", "input"],
+            let sizes = if is_batch_major {
+                ["batch", "steps", "input"]
+            } else {
+                ["steps", "batch", "input"]
             };
             collected.add_input(source::input_of(x, ElementType::F32, &sizes));
         } else {
@@ -309,9 +310,10 @@ impl<'a> Cutting<'a> {
                     collected.add_input(lengths);
                 }
                 (5 | 6, _) => {
-                    let sizes = match is_batch_major {
-                        true => ["batch", "directions", "hidden"],
-                        false => ["directions", "batch", "hidden"],
+                    let sizes = if is_batch_major {
+                        ["batch", "directions", "hidden"]
+                    } else {
+                        ["directions", "batch", "hidden"]
                     };
                     collected.add_input(source::input_of(name, ElementType::F32, &sizes));
                 }

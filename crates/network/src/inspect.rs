@@ -126,12 +126,11 @@ impl Inspection {
             unsupported: Vec::new(),
         };
         for node in &flat.graph.node {
-            match is_recurrent(node) {
-                true => {
-                    let holder = flat.holders.get(&node.name);
-                    inspection.recurrent.push(parts.inspect(node, holder));
-                }
-                false => *inspection.operators.entry(qualified(node)).or_default() += 1,
+            if is_recurrent(node) {
+                let holder = flat.holders.get(&node.name);
+                inspection.recurrent.push(parts.inspect(node, holder));
+            } else {
+                *inspection.operators.entry(qualified(node)).or_default() += 1
             }
         }
         // Branches and loops may be decided once the shapes are known.

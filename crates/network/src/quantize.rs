@@ -151,15 +151,14 @@ fn values(tensor: &TensorProto) -> Option<Vec<f32>> {
     if tensor.data_type != FLOAT || tensor.dims.len() != 3 {
         return None;
     }
-    let values: Vec<f32> = match tensor.raw_data.is_empty() {
-        true => tensor.float_data.clone(),
-        false => {
-            let (values, _) = tensor.raw_data.as_chunks::<4>();
-            values
-                .iter()
-                .map(|&bytes| f32::from_le_bytes(bytes))
-                .collect()
-        }
+    let values: Vec<f32> = if tensor.raw_data.is_empty() {
+        tensor.float_data.clone()
+    } else {
+        let (values, _) = tensor.raw_data.as_chunks::<4>();
+        values
+            .iter()
+            .map(|&bytes| f32::from_le_bytes(bytes))
+            .collect()
     };
     let mut sizes = (tensor.dims.iter()).map(|&size| usize::try_from(size).ok());
     let count = sizes.try_fold(1usize, |product, size| product.checked_mul(size?));

@@ -103,9 +103,10 @@ fn a_mode_chooses_a_branch_before_a_run() {
         let mode_value = Tensor::new(&[], vec![mode]).unwrap();
         let inputs = [("x", input("x")), ("h", input("h")), ("mode", &mode_value)];
         let run = network.profile(&inputs).unwrap();
-        let expected = match mode < 100 {
-            true => &case.outputs[0].tensor,
-            false => input("h"),
+        let expected = if mode < 100 {
+            &case.outputs[0].tensor
+        } else {
+            input("h")
         };
         let apart = difference(&run.outputs[0].tensor, expected);
         assert!(apart <= TOLERANCE, "mode {mode}: differs by {apart}");

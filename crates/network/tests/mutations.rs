@@ -29,9 +29,10 @@ fn changed_bytes_are_answers_or_errors() {
             let mut changed = bytes.clone();
             for _ in 0..random.usize(1..4) {
                 let at = random.usize(..changed.len());
-                changed[at] = match random.bool() {
-                    true => random.u8(..),
-                    false => changed[at] ^ (1 << random.u8(0..8)),
+                changed[at] = if random.bool() {
+                    random.u8(..)
+                } else {
+                    changed[at] ^ (1 << random.u8(0..8))
                 };
             }
             let options = NetworkOptions {

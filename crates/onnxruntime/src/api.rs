@@ -280,9 +280,10 @@ impl Api {
 
     /// The name of a value; empty if it is absent.
     pub fn value_name(&self, value: *const ValueInfo) -> Result<String> {
-        match value.is_null() {
-            true => Ok(String::new()),
-            false => self.string(api::GET_VALUE_INFO_NAME, value),
+        if value.is_null() {
+            Ok(String::new())
+        } else {
+            self.string(api::GET_VALUE_INFO_NAME, value)
         }
     }
 
@@ -301,9 +302,10 @@ impl Api {
             return Ok(None);
         }
         let constant: *const Value = self.pointer(api::VALUE_INFO_GET_INITIALIZER_VALUE, value)?;
-        match constant.is_null() {
-            true => Ok(None),
-            false => self.tensor(constant).map(Some),
+        if constant.is_null() {
+            Ok(None)
+        } else {
+            self.tensor(constant).map(Some)
         }
     }
 
@@ -386,9 +388,10 @@ impl Api {
             &raw mut value
         );
         self.check(status)?;
-        match value.is_null() {
-            true => Ok(None),
-            false => self.tensor(value).map(Some),
+        if value.is_null() {
+            Ok(None)
+        } else {
+            self.tensor(value).map(Some)
         }
     }
 

@@ -140,22 +140,25 @@ impl Kernel {
             let of = self.signature.input;
             return Err(format!("X has {features} features; W has {of}"));
         }
-        let (steps, batch) = match node.is_batch_major {
-            true => (second, first),
-            false => (first, second),
+        let (steps, batch) = if node.is_batch_major {
+            (second, first)
+        } else {
+            (first, second)
         };
         let directions = node.directions;
         let hidden = self.signature.output / directions;
         let lengths = self.lengths(context, steps, batch)?;
         let h0 = self.initial(context, self.at.initial_h, batch)?;
         let c0 = self.initial(context, self.at.initial_c, batch)?;
-        let y_shape = match node.is_batch_major {
-            true => [batch, steps, directions, hidden],
-            false => [steps, directions, batch, hidden],
+        let y_shape = if node.is_batch_major {
+            [batch, steps, directions, hidden]
+        } else {
+            [steps, directions, batch, hidden]
         };
-        let state_shape = match node.is_batch_major {
-            true => [batch, directions, hidden],
-            false => [directions, batch, hidden],
+        let state_shape = if node.is_batch_major {
+            [batch, directions, hidden]
+        } else {
+            [directions, batch, hidden]
         };
         let output = |at: usize, shape: &[usize]| {
             self.at.outputs[at]
@@ -173,9 +176,10 @@ impl Kernel {
             hn: swapped_h,
             cn: swapped_c,
         } = &mut scratch;
-        let mut input = Input::new(x.floats()?, steps, batch).layout(match node.is_batch_major {
-            true => Layout::BatchMajor,
-            false => Layout::TimeMajor,
+        let mut input = Input::new(x.floats()?, steps, batch).layout(if node.is_batch_major {
+            Layout::BatchMajor
+        } else {
+            Layout::TimeMajor
         });
         input.lengths = lengths.as_deref();
         (input.h0, input.c0) = (h0.as_deref(), c0.as_deref());
@@ -188,10 +192,11 @@ impl Kernel {
             hn: target(&mut hn, swaps_state.then_some(&mut *swapped_h)),
             cn: target(&mut cn, swaps_state.then_some(&mut *swapped_c)),
         };
-        let ran = match self.made_in.is_forked() {
+        let ran = if self.made_in.is_forked() {
             // The threads of the pool are in the parent.
-            true => session.run(&input, &mut results),
-            false => session.run_on_host(&input, &mut results, &Pool { api: *api, context }),
+            session.run(&input, &mut results)
+        } else {
+            session.run_on_host(&input, &mut results, &Pool { api: *api, context })
         };
         ran.map_err(|why| why.to_string())?;
         if swaps_y && let Some(y) = y {
@@ -221,9 +226,10 @@ impl Kernel {
     fn clear(&self, state: &mut [f32], sequence: usize, batch: usize) {
         let size = self.signature.output / self.node.directions;
         for direction in 0..self.node.directions {
-            let row = match self.node.is_batch_major {
-                true => sequence * self.node.directions + direction,
-                false => direction * batch + sequence,
+            let row = if self.node.is_batch_major {
+                sequence * self.node.directions + direction
+            } else {
+                direction * batch + sequence
             };
             state[row * size..][..size].fill(0.0);
         }
@@ -271,13 +277,12 @@ impl Kernel {
             ));
         }
         Ok(Some(
-            match self.node.is_batch_major && directions == 2 && batch > 1 {
-                false => values.into(),
-                true => {
-                    let mut swapped = vec![0.0; values.len()];
-                    swap_axes(&mut swapped, values, [batch, directions, size]);
-                    swapped.into()
-                }
+            if self.node.is_batch_major && directions == 2 && batch > 1 {
+                let mut swapped = vec![0.0; values.len()];
+                swap_axes(&mut swapped, values, [batch, directions, size]);
+                swapped.into()
+            } else {
+                values.into()
             },
         ))
     }
@@ -351,11 +356,10 @@ impl Kernel {
             Ok((input, tensor.ok_or_else(|| format!("{input} is missing"))?))
         });
         let model = self.node.model(&weights.collect::<Result<Vec<_>>>()?)?;
-        match model.signature() == self.signature {
-            true => Ok(model),
-            false => {
-                Err("the weights that the options give have other shapes than in the file".into())
-            }
+        if model.signature() == self.signature {
+            Ok(model)
+        } else {
+            Err("the weights that the options give have other shapes than in the file".into())
         }
     }
 

@@ -47,9 +47,10 @@ fn branches(ids: &Ids, cells: [CellId; 2], left: [usize; 2], start: f32) -> (Gra
     let mut branch_of = HashMap::new();
     for (branch, cell) in cells.into_iter().enumerate() {
         let x = graph.give(&[start + branch as f32]);
-        let node = match inputs[branch] {
-            true => graph.node(cell, &[x, Source::Zeros]),
-            false => graph.node(cell, &[x]),
+        let node = if inputs[branch] {
+            graph.node(cell, &[x, Source::Zeros])
+        } else {
+            graph.node(cell, &[x])
         };
         graph.watch(node);
         branch_of.insert(node, branch);
@@ -79,9 +80,10 @@ impl DynamicGraph for Branches {
             if self.left[branch] % 3 == branch {
                 more.node(self.pair, &[x, x]);
             }
-            let next = match self.inputs[branch] {
-                true => more.node(self.cells[branch], &[x, node.output(0)]),
-                false => more.node(self.cells[branch], &[node.output(0)]),
+            let next = if self.inputs[branch] {
+                more.node(self.cells[branch], &[x, node.output(0)])
+            } else {
+                more.node(self.cells[branch], &[node.output(0)])
             };
             more.watch(next);
             self.branch_of.insert(next, branch);

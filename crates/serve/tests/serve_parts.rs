@@ -70,9 +70,10 @@ fn parts_of_a_decoder_are_its_answer() {
         let mut rng = fastrand::Rng::with_seed(9);
         let requests = (0..40).map(|_| {
             let source: Vec<usize> = (0..rng.usize(1..6)).map(|_| rng.usize(0..11)).collect();
-            let until = match rng.bool() {
-                true => Until::Steps(rng.usize(0..9)),
-                false => Until::Eos { eos: 3, limit: 9 },
+            let until = if rng.bool() {
+                Until::Steps(rng.usize(0..9))
+            } else {
+                Until::Eos { eos: 3, limit: 9 }
             };
             let (graph, decoding) = network.unfold(&source, until).unwrap();
             let grow = Some(Box::new(decoding.clone()) as Box<dyn DynamicGraph>);

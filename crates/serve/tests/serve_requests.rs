@@ -192,9 +192,10 @@ fn five_tasks(leaving: impl Fn(Request) -> Request) -> (Scene, Vec<(usize, Ticke
             3 => scene.request(x, 2),
             _ => scene.request(x, 1),
         };
-        let request = match LEAVING.contains(&x) {
-            true => leaving(request),
-            false => request,
+        let request = if LEAVING.contains(&x) {
+            leaving(request)
+        } else {
+            request
         };
         tickets.push((x, scene.submit(request)));
     }

@@ -188,15 +188,14 @@ fn soak(options: EngineOptions, asked: &Workload, seconds: f64) {
             }
             let step = stream.push(long.input(at)).unwrap();
             if random.usize(0..20) == 0 {
-                let states = match random.bool() {
-                    true => stream.close().wait().unwrap(),
-                    false => {
-                        assert!(step.wait().is_ok());
-                        let states = stream.state();
-                        stream = engine.stream(network.lstm.cell(), Some(&states)).unwrap();
-                        exports += 1;
-                        continue;
-                    }
+                let states = if random.bool() {
+                    stream.close().wait().unwrap()
+                } else {
+                    assert!(step.wait().is_ok());
+                    let states = stream.state();
+                    stream = engine.stream(network.lstm.cell(), Some(&states)).unwrap();
+                    exports += 1;
+                    continue;
                 };
                 stream = engine.stream(network.lstm.cell(), Some(&states)).unwrap();
                 exports += 1;

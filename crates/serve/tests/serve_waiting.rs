@@ -179,15 +179,12 @@ fn drains_end_the_wait() {
         std::thread::scope(|scope| {
             let first = start(scope, &scene, scene.gated(2.0), 1);
             let second = start(scope, &scene, scene.gated(3.0), 2);
-            let expected = match drains_model {
-                true => {
-                    scene.engine.model().drain_for(Duration::ZERO);
-                    Refused::ModelDrains
-                }
-                false => {
-                    scene.engine.drain_for(Duration::ZERO);
-                    Refused::ShuttingDown
-                }
+            let expected = if drains_model {
+                scene.engine.model().drain_for(Duration::ZERO);
+                Refused::ModelDrains
+            } else {
+                scene.engine.drain_for(Duration::ZERO);
+                Refused::ShuttingDown
             };
             for waits in [first, second] {
                 let refused = waits.join().unwrap().err();

@@ -179,9 +179,10 @@ impl Crowd {
         for thread in threads {
             self.threads[thread].is_out = true;
         }
-        self.state = match self.threads.iter().any(|t| t.is_out) {
-            true => State::Narrow(Duration::MAX),
-            false => State::Apart,
+        self.state = if self.threads.iter().any(|t| t.is_out) {
+            State::Narrow(Duration::MAX)
+        } else {
+            State::Apart
         };
     }
 }

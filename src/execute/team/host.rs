@@ -228,9 +228,10 @@ impl Region {
                 None => {}
                 Some(0) => {
                     let threads = rendezvous.close(workers);
-                    let mode = match threads < workers {
-                        true => Mode::NARROW,
-                        false => Mode::APART,
+                    let mode = if threads < workers {
+                        Mode::NARROW
+                    } else {
+                        Mode::APART
                     };
                     if threads < workers {
                         let slots = &self.slots[..workers as usize];

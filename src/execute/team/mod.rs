@@ -444,14 +444,14 @@ impl Team {
             return self.region.run(1, Mode::APART, |_| false, job);
         }
         if self.is_hosted() {
-            return match may_narrow {
-                true => self
-                    .region
-                    .run(count, Mode::NARROW, |thread| thread > 0, job),
-                false => Err(TeamPanicked::Workers {
+            return if may_narrow {
+                self.region
+                    .run(count, Mode::NARROW, |thread| thread > 0, job)
+            } else {
+                Err(TeamPanicked::Workers {
                     asked: workers,
                     threads: 1,
-                }),
+                })
             };
         }
         let begun = self.origin.elapsed();

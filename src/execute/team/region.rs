@@ -123,9 +123,10 @@ impl Region {
 
     #[inline]
     pub(super) fn spin_in(&self, mode: Mode) -> SpinPolicy<'_> {
-        match mode.is(Mode::CROWDED) {
-            true => SpinPolicy::NONE,
-            false => self.spin,
+        if mode.is(Mode::CROWDED) {
+            SpinPolicy::NONE
+        } else {
+            self.spin
         }
     }
 

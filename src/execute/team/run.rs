@@ -33,9 +33,10 @@ impl Region {
             slot.progress.reset();
         }
         let out = |thread| mode.is(Mode::NARROW) && out(thread);
-        let threads = match mode.is(Mode::NARROW) {
-            false => workers,
-            true => self.share_out(slots, &out),
+        let threads = if mode.is(Mode::NARROW) {
+            self.share_out(slots, &out)
+        } else {
+            workers
         };
         if threads == 1 {
             self.take_part(0, (workers, threads, mode), || job);
@@ -70,9 +71,10 @@ impl Region {
         let count = (0..slots.len()).filter(|&thread| !out(thread)).count();
         let mut next = (0..slots.len()).filter(|&thread| !out(thread)).cycle();
         for (index, slot) in slots.iter().enumerate() {
-            let thread = match out(index) {
-                true => next.next().unwrap_or(0),
-                false => index,
+            let thread = if out(index) {
+                next.next().unwrap_or(0)
+            } else {
+                index
             };
             // Relaxed: published with the region.
             slot.stands_in.store(thread as u32, Ordering::Relaxed);

@@ -48,19 +48,21 @@ impl Share<'_> {
     #[must_use]
     #[inline]
     pub fn has(&self, worker: usize) -> bool {
-        match self.alone {
-            true => worker == self.thread,
+        if self.alone {
+            worker == self.thread
+        } else {
             // Relaxed: published with the region.
-            false => self.region.stands_in(worker) == self.thread,
+            self.region.stands_in(worker) == self.thread
         }
     }
 
     /// The indices of its workers, ascending: of all of the region, from 0.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        let range = match self.alone {
-            true => self.thread..self.thread + 1,
-            false => 0..self.workers(),
+        let range = if self.alone {
+            self.thread..self.thread + 1
+        } else {
+            0..self.workers()
         };
         range.filter(|&worker| self.alone || self.has(worker))
     }
@@ -107,9 +109,10 @@ impl Share<'_> {
         } else if self.has(worker) {
             self.region.counter(worker, track).has(count)
         } else {
-            let thread = match self.threads == self.workers {
-                true => worker,
-                false => self.region.stands_in(worker),
+            let thread = if self.threads == self.workers {
+                worker
+            } else {
+                self.region.stands_in(worker)
             };
             let counter = self.region.counter(worker, track);
             counter

@@ -48,12 +48,13 @@ impl<'a> SpinPolicy<'a> {
     };
 
     pub(super) fn new(budget: SpinBudget, oversubscribed: bool) -> Self {
-        match oversubscribed {
-            true => Self::NONE,
-            false => Self {
+        if oversubscribed {
+            Self::NONE
+        } else {
+            Self {
                 spin: budget.spin,
                 watch: None,
-            },
+            }
         }
     }
 

@@ -62,11 +62,13 @@ pub fn best_continuations(
     // In f64, so that the logarithm of the system's library is right in all bits of f32.
     let logarithm = f64::from(sum).ln() as f32;
     for candidate in &mut best[..count] {
-        candidate.score += match greatest.is_finite() {
-            true => (candidate.logit - greatest) - logarithm,
+        candidate.score += if greatest.is_finite() {
+            (candidate.logit - greatest) - logarithm
+        } else if candidate.logit == greatest {
             // An infinite logit has all the probability.
-            false if candidate.logit == greatest => 0.0,
-            false => f32::NEG_INFINITY,
+            0.0
+        } else {
+            f32::NEG_INFINITY
         };
     }
     Some(count)

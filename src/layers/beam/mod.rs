@@ -130,9 +130,10 @@ impl Beam {
             }
         }
         for block in self.session.state_blocks() {
-            let (from, to) = match block.is_cell_state {
-                false => (&initial.h, &mut self.state.h),
-                true => (&initial.c, &mut self.state.c),
+            let (from, to) = if block.is_cell_state {
+                (&initial.c, &mut self.state.c)
+            } else {
+                (&initial.h, &mut self.state.h)
             };
             let from = &from[block.before..][..block.size];
             to[width * block.before..][..block.size].copy_from_slice(from);
@@ -154,9 +155,10 @@ impl Beam {
             // The parent's row is that of another of its continuations, so nothing is written
             // there.
             for block in self.session.state_blocks() {
-                let states = match block.is_cell_state {
-                    false => &mut self.state.h,
-                    true => &mut self.state.c,
+                let states = if block.is_cell_state {
+                    &mut self.state.c
+                } else {
+                    &mut self.state.h
                 };
                 let at = |row: usize| width * block.before + row * block.size;
                 let from = at(next.parent)..at(next.parent) + block.size;

@@ -317,9 +317,12 @@ fn no_more_are_computed_by_themselves_than_it_is_worth() {
 fn outputs_that_were_overtaken_are_not_kept() {
     let (outputs, inputs, alike) = (256 * 100, 4, 200);
     let team = team(1);
-    let bias = |j: usize| match j % 256 < alike {
-        true => (j / 256) as f32,
-        false => -10.0,
+    let bias = |j: usize| {
+        if j % 256 < alike {
+            (j / 256) as f32
+        } else {
+            -10.0
+        }
     };
     let bias: Vec<f32> = (0..outputs).map(bias).collect();
     let weights = Arc::new(Matrix::new(outputs, inputs, vec![0.3; outputs * inputs]).unwrap());

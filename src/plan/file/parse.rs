@@ -251,9 +251,10 @@ fn layer(lines: &mut Significant, index: usize) -> Result<LayerPlan, PlanFileErr
             let schedule: DirectionSchedule = t.word()?.parse().ok()?;
             let blocking = blocking(t)?;
             let units = t.keyword("units")?.ranges()?;
-            let projected = match t.is_done() {
-                true => vec![0..0; units.len()],
-                false => t.keyword("projection")?.ranges()?,
+            let projected = if t.is_done() {
+                vec![0..0; units.len()]
+            } else {
+                t.keyword("projection")?.ranges()?
             };
             let partition = Partition { units, projected };
             Some(DirectionPlan {

@@ -19,9 +19,12 @@ pub(super) fn text(plan: &Plan, model: &Model, stamp: &Stamp) -> Result<String, 
         let planned = plan.threads();
         return Err(PlanFileError::Threads { planned, most });
     }
-    let limit = |what, found: usize, most: u64| match found as u64 > most {
-        true => Err(PlanFileError::TooLarge { what, most }),
-        false => Ok(()),
+    let limit = |what, found: usize, most: u64| {
+        if found as u64 > most {
+            Err(PlanFileError::TooLarge { what, most })
+        } else {
+            Ok(())
+        }
     };
     limit("entries", plan.entries.len(), MAX_ENTRIES)?;
     for entry in &plan.entries {

@@ -210,9 +210,10 @@ pub fn model_counts(model: &Model, steps: usize) -> Counts {
 
 fn plus(one: Count, two: Count) -> Count {
     let (big, small) = (one.log10().max(two.log10()), one.log10().min(two.log10()));
-    let log10 = match small == f64::NEG_INFINITY {
-        true => big,
-        false => big + (1.0 + 10_f64.powf(small - big)).log10(),
+    let log10 = if small == f64::NEG_INFINITY {
+        big
+    } else {
+        big + (1.0 + 10_f64.powf(small - big)).log10()
     };
     match (one, two) {
         (Count::Exact(0), other) | (other, Count::Exact(0)) => other,

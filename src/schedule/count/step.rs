@@ -193,9 +193,10 @@ impl Order {
             }
             let slots = step.last_mut().map(|segment| &mut segment.slots);
             if let Some(slots) = slots {
-                match gap < self.blocks && forced(gap) {
-                    true => slots.forced += 1,
-                    false => slots.gaps += 1,
+                if gap < self.blocks && forced(gap) {
+                    slots.forced += 1
+                } else {
+                    slots.gaps += 1
                 }
                 slots.blocks += usize::from(blocks_take);
             }

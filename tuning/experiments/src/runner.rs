@@ -101,10 +101,11 @@ impl Expected {
         let weights: usize = directions.map(|d| d.weights().values()).sum();
         let steps = x.len() / signature.input / batch;
         let both = model.layers().iter().any(|l| l.directions().len() > 1);
-        let steps = match both {
+        let steps = if both {
             // A reverse direction's first output needs all steps.
-            true => steps,
-            false => (CHECKED / (weights * batch)).clamp(1, steps),
+            steps
+        } else {
+            (CHECKED / (weights * batch)).clamp(1, steps)
         };
         let mut expected = vec![0.0; steps * batch * signature.output];
         let input = Input::new(&x[..steps * batch * signature.input], steps, batch);

@@ -38,9 +38,10 @@ impl Settings {
 
     /// How to race.
     pub fn rounds(&self) -> Rounds {
-        let (count, lap) = match self.quick {
-            true => (3, Duration::from_micros(500)),
-            false => (21, Duration::from_millis(5)),
+        let (count, lap) = if self.quick {
+            (3, Duration::from_micros(500))
+        } else {
+            (21, Duration::from_millis(5))
         };
         Rounds {
             count: self.rounds.unwrap_or(count).max(1),
@@ -64,9 +65,10 @@ impl Settings {
 
     /// `full`, or with `--quick` its first `few` elements.
     pub fn cut<'a, T>(&self, full: &'a [T], few: usize) -> &'a [T] {
-        match self.quick {
-            true => &full[..few.min(full.len())],
-            false => full,
+        if self.quick {
+            &full[..few.min(full.len())]
+        } else {
+            full
         }
     }
 

@@ -178,9 +178,10 @@ impl Arguments {
             ..network
         };
         let machine = Machine::new(accelerator, network);
-        match self.overlap {
-            true => machine.overlap_fetches(),
-            false => machine,
+        if self.overlap {
+            machine.overlap_fetches()
+        } else {
+            machine
         }
     }
 
@@ -220,9 +221,10 @@ impl Arguments {
     /// A run would have more than 10^8 requests.
     pub fn rates(&self, setting: &Setting) -> Result<Vec<f64>, Failure> {
         let ideal = setting.ideal_rate();
-        let loads = match self.load.is_empty() {
-            true => &[0.1, 0.25, 0.5, 0.75][..],
-            false => &self.load,
+        let loads = if self.load.is_empty() {
+            &[0.1, 0.25, 0.5, 0.75][..]
+        } else {
+            &self.load
         };
         let rates = match (self.sustained, self.rates.is_empty()) {
             (true, _) => vec![ideal],

@@ -59,9 +59,13 @@ fn simulate(
             break;
         }
         let row = run_one(arguments, &setting, policy, rate, &bar);
-        bar.suspend(|| match arguments.json {
-            true => Ok(writeln!(out, "{}", serde_json::to_string(&row)?)?),
-            false => Ok::<(), Failure>(writeln!(out, "{}", row.line())?),
+        bar.suspend(|| {
+            if arguments.json {
+                writeln!(out, "{}", serde_json::to_string(&row)?)?;
+            } else {
+                writeln!(out, "{}", row.line())?;
+            }
+            Ok::<(), Failure>(())
         })?;
         rows.push(row);
     }
@@ -87,12 +91,11 @@ fn run_one(
             bar.set_position(arrival.time);
         }
     };
-    let rate = match arguments.sustained {
-        true => {
-            bar.set_message(format!("{policy}: the highest rate"));
-            setting.sustained_rate(policy, &mut watch)
-        }
-        false => rate,
+    let rate = if arguments.sustained {
+        bar.set_message(format!("{policy}: the highest rate"));
+        setting.sustained_rate(policy, &mut watch)
+    } else {
+        rate
     };
     bar.set_message(format!("{policy} at {rate:.1}/s"));
     let outcome = setting.run(policy, rate, watch);
@@ -233,9 +236,10 @@ mod tests {
         let calls = std::cell::Cell::new(0);
         let flow = || {
             calls.set(calls.get() + 1);
-            match calls.get() > 2 {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if calls.get() > 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         };
         simulate(&arguments, flow, &mut out).unwrap();

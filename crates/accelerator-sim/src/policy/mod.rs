@@ -80,9 +80,10 @@ impl Machine {
         counts.steps += (layers * steps) as u64;
         let evaluated = steps as u64 * self.step;
         layers as u64
-            * match self.overlaps {
-                false => fetch + evaluated,
-                true => fetch.max(evaluated),
+            * if self.overlaps {
+                fetch.max(evaluated)
+            } else {
+                fetch + evaluated
             }
     }
 }

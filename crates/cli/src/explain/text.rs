@@ -124,12 +124,13 @@ impl Page {
             number(graph.longest_chain),
         );
         if let Some((path, steps)) = drawn {
-            let of = match steps < facts.request.steps {
-                true => format!(
+            let of = if steps < facts.request.steps {
+                format!(
                     "{steps} of the {} steps",
                     number(facts.request.steps as u128)
-                ),
-                false => "all steps".into(),
+                )
+            } else {
+                "all steps".into()
             };
             let _ = write!(
                 text,
@@ -213,12 +214,11 @@ impl Page {
         }
         let mut step = 0;
         for phase in &layer.phases {
-            let mut name = match phase.ahead {
-                true => "ahead".to_owned(),
-                false => {
-                    step += 1;
-                    format!("phase {step}")
-                }
+            let mut name = if phase.ahead {
+                "ahead".to_owned()
+            } else {
+                step += 1;
+                format!("phase {step}")
             };
             // The directions' own products are mostly alike.
             for alike in phase.products.chunk_by(|a, b| a == b) {
@@ -573,9 +573,10 @@ fn units(cores: &[CoreTraffic]) -> String {
             _ => format!("rev {}", one(units)),
         });
     let words: Vec<String> = words.collect();
-    match words.is_empty() {
-        true => "none".into(),
-        false => words.join(", "),
+    if words.is_empty() {
+        "none".into()
+    } else {
+        words.join(", ")
     }
 }
 

@@ -28,9 +28,10 @@ impl FromStr for NamedShape {
         let expected =
             "expected NAME=N,N,… with the size of each axis; a = within NAME is written \\=";
         // A scalar has no sizes.
-        let (text, is_scalar) = match text.ends_with('=') {
-            true => (format!("{text}-"), true),
-            false => (text.to_owned(), false),
+        let (text, is_scalar) = if text.ends_with('=') {
+            (format!("{text}-"), true)
+        } else {
+            (text.to_owned(), false)
         };
         let Named { name, path } = text.parse().map_err(|_| expected.to_owned())?;
         if is_scalar {

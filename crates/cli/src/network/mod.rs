@@ -62,9 +62,10 @@ pub fn with_arrays(model: &Path, why: Failure) -> Failure {
     if why.kind() == FailureKind::Usage || inspection.inputs.is_empty() {
         return why;
     }
-    let cut = match inspection.recurrent.is_empty() {
-        true => "",
-        false => "; `gatestream cut` writes its recurrent part to a file of its own",
+    let cut = if inspection.recurrent.is_empty() {
+        ""
+    } else {
+        "; `gatestream cut` writes its recurrent part to a file of its own"
     };
     if !inspection.unsupported.is_empty() {
         return Failure::new(format!("{why}{cut}"));

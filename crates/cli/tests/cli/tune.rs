@@ -453,9 +453,10 @@ fn measurements_before_an_interruption() {
         let mut seen = 0;
         let tuned = gatestream::tune::tune(&model, &options, |_| {
             seen += 1;
-            match seen == rounds {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if seen == rounds {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         });
         let tuned = tuned.unwrap();

@@ -249,17 +249,19 @@ impl<D: Driver> ResidentStack<D> {
 
     fn check_slot(&self, slot: usize) -> Result<(), RunError> {
         let slots = self.room.slots;
-        match slot < slots {
-            true => Ok(()),
-            false => Err(RunError::Slot { slot, slots }),
+        if slot < slots {
+            Ok(())
+        } else {
+            Err(RunError::Slot { slot, slots })
         }
     }
 
     fn check_states(&self, found: impl Iterator<Item = usize> + Clone) -> Result<(), RunError> {
         let sizes = || self.states.iter().map(|state| state.size);
-        match found.clone().eq(sizes()) {
-            true => Ok(()),
-            false => Err(mismatch("states", sizes().sum(), found.sum())),
+        if found.clone().eq(sizes()) {
+            Ok(())
+        } else {
+            Err(mismatch("states", sizes().sum(), found.sum()))
         }
     }
 
@@ -439,11 +441,12 @@ fn check_network(network: &ResidentNetwork<'_>) -> Result<(), SessionError> {
             && of.bias.len() == of.weights.rows()
             && !of.bias.is_empty()
     });
-    match fits_table && fits_projection {
-        true => Ok(()),
-        false => Err(SessionError::Backend(
+    if fits_table && fits_projection {
+        Ok(())
+    } else {
+        Err(SessionError::Backend(
             "the embedding or the projection does not fit the model".into(),
-        )),
+        ))
     }
 }
 
@@ -546,9 +549,10 @@ impl<D: Driver> ResidentModel for ResidentStack<D> {
         let mut polls = 0u32;
         while !self.is_finished()? {
             polls = polls.wrapping_add(1);
-            match polls.is_multiple_of(SPINS) {
-                true => std::thread::yield_now(),
-                false => std::hint::spin_loop(),
+            if polls.is_multiple_of(SPINS) {
+                std::thread::yield_now()
+            } else {
+                std::hint::spin_loop()
             }
         }
         let Some(Started { memory, values, .. }) = self.started.pop_front() else {

@@ -28,9 +28,10 @@ impl Progress {
     /// Of this number of runs.
     pub fn new(runs: usize) -> Progress {
         let is_terminal = std::io::stderr().is_terminal();
-        let bar = match is_terminal {
-            true => ProgressBar::new(runs as u64),
-            false => ProgressBar::hidden(),
+        let bar = if is_terminal {
+            ProgressBar::new(runs as u64)
+        } else {
+            ProgressBar::hidden()
         };
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {wide_msg}") {
             bar.set_style(style);

@@ -38,19 +38,18 @@ impl Printer<'_> {
 
     /// Prints the peak of each candidate.
     pub fn peaks(&self, rows: &[Row<'_>], out: &mut impl Write) -> Result<(), Failure> {
-        match self.json {
-            true => Printer::objects(rows, out),
-            false if rows.is_empty() => Ok(()),
-            false => {
-                let rows: Vec<_> = rows.iter().collect();
-                writeln!(
-                    out,
-                    "peaks (*: the greatest of each policy)\n{}",
-                    table(&rows, true)
-                )?;
-                Ok(())
-            }
+        if self.json {
+            return Printer::objects(rows, out);
         }
+        if !rows.is_empty() {
+            let rows: Vec<_> = rows.iter().collect();
+            writeln!(
+                out,
+                "peaks (*: the greatest of each policy)\n{}",
+                table(&rows, true)
+            )?;
+        }
+        Ok(())
     }
 
     /// Prints the best candidates; and all of them after a sweep, which has a `result`.

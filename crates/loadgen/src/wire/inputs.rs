@@ -310,9 +310,10 @@ impl Input {
             }
             Values::Length => (0..count).for_each(|_| self.element.write(length as f64, &mut raw)),
             Values::Between(low, high) => (0..count).for_each(|_| {
-                let value = match self.element.is_float() {
-                    true => low + (high - low) * random.f64(),
-                    false => low + random.u64(..=(high - low) as u64) as f64,
+                let value = if self.element.is_float() {
+                    low + (high - low) * random.f64()
+                } else {
+                    low + random.u64(..=(high - low) as u64) as f64
                 };
                 self.element.write(value, &mut raw);
             }),

@@ -53,9 +53,10 @@ impl Unanswered {
         let completion = self.lock().as_mut().and_then(|all| all.remove(id));
         if let Some(completion) = completion {
             let error = &message.error_message;
-            completion.report(match error.is_empty() {
-                true => Outcome::Answered(None),
-                false => Outcome::Failed(ErrorKind::Failed, error.clone()),
+            completion.report(if error.is_empty() {
+                Outcome::Answered(None)
+            } else {
+                Outcome::Failed(ErrorKind::Failed, error.clone())
             });
         }
     }

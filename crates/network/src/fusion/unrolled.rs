@@ -53,9 +53,12 @@ struct Replaced {
 
 fn replacement(graph: &GraphProto, evaluation: &Evaluation<'_>) -> Option<Replaced> {
     let constants = constants(graph);
-    let constant = |name: &str| match constants.contains(name) {
-        true => evaluation.value(cone(graph, &[name])).ok()?,
-        false => None,
+    let constant = |name: &str| {
+        if constants.contains(name) {
+            evaluation.value(cone(graph, &[name])).ok()?
+        } else {
+            None
+        }
     };
     let terms = Terms::new(graph, HashMap::new(), constant, |_| false);
     let steps = steps(graph, &terms);

@@ -50,9 +50,10 @@ fn quantise(x: &[f32]) -> Quantised {
     }
     let least = least.iter().chain(rest).fold(0f32, |a, &b| a.min(b));
     let most = most.iter().chain(rest).fold(0f32, |a, &b| a.max(b));
-    let scale = match most == least {
-        true => 1.0,
-        false => (most - least) / LEVELS,
+    let scale = if most == least {
+        1.0
+    } else {
+        (most - least) / LEVELS
     };
     let zero_point = byte(round((-least / scale).clamp(0.0, LEVELS)));
     let zero = f32::from(zero_point);

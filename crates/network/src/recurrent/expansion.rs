@@ -52,10 +52,7 @@ impl Expansion for RecurrentExpansion {
         let (x, r) = (&inputs[x], &inputs[r]);
         solver.equals(&x.rank, 3)?;
         solver.equals(&r.rank, 3)?;
-        let (time, batch) = match node.is_batch_major {
-            true => (1, 0),
-            false => (0, 1),
-        };
+        let (time, batch) = if node.is_batch_major { (1, 0) } else { (0, 1) };
         // Of DynamicQuantizeLSTM R is [directions, hidden, 4 hidden].
         let hidden = if node.is_quantised() { 1 } else { 2 };
         for (name, output) in node.outputs.iter().zip(outputs) {

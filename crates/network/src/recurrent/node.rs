@@ -65,10 +65,7 @@ impl RecurrentNode {
             bail!("a recurrent node outside of a network");
         };
         let is_quantised = proto.op_type == "DynamicQuantizeLSTM";
-        let names: &[&'static str] = match is_quantised {
-            true => &QUANTISED,
-            false => &STANDARD,
-        };
+        let names: &[&'static str] = if is_quantised { &QUANTISED } else { &STANDARD };
         let present = |names: &[&'static str], found: &[String]| {
             let pairs = names.iter().zip(found);
             let present = pairs.filter(|(_, found)| !found.is_empty());

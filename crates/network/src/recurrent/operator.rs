@@ -116,9 +116,10 @@ impl Recurrent {
         let &[first, second, features] = x.shape() else {
             bail!("X has the shape {:?}; it must have three axes", x.shape());
         };
-        let (steps, batch) = match node.is_batch_major {
-            true => (second, first),
-            false => (first, second),
+        let (steps, batch) = if node.is_batch_major {
+            (second, first)
+        } else {
+            (first, second)
         };
         if features != signature.input {
             return Err(refused(
@@ -137,9 +138,10 @@ impl Recurrent {
         let directions = self.directions(&region);
         let hidden = signature.output / directions;
 
-        let layout = match node.is_batch_major {
-            true => Layout::BatchMajor,
-            false => Layout::TimeMajor,
+        let layout = if node.is_batch_major {
+            Layout::BatchMajor
+        } else {
+            Layout::TimeMajor
         };
         let mut y = vec![0.0; steps * batch * signature.output];
         let mut hn = vec![0.0; batch * signature.hidden_state];
@@ -189,12 +191,13 @@ impl Recurrent {
             length.ok_or_else(|| refused(&self.node, format!("a length is not from 0 to {steps}")))
         });
         let lengths: Vec<usize> = lengths.collect::<TractResult<_>>()?;
-        match lengths.len() == batch {
-            true => Ok(lengths),
-            false => Err(refused(
+        if lengths.len() == batch {
+            Ok(lengths)
+        } else {
+            Err(refused(
                 &self.node,
                 format!("there are {} lengths for {batch} sequences", lengths.len()),
-            )),
+            ))
         }
     }
 
@@ -208,9 +211,10 @@ impl Recurrent {
                 state.shape()
             );
         };
-        let (directions, of_batch) = match self.node.is_batch_major {
-            true => (second, first),
-            false => (first, second),
+        let (directions, of_batch) = if self.node.is_batch_major {
+            (second, first)
+        } else {
+            (first, second)
         };
         if of_batch != batch {
             return Err(refused(
@@ -218,9 +222,10 @@ impl Recurrent {
                 format!("an initial state is of {of_batch} sequences, X of {batch}"),
             ));
         }
-        Ok(match self.node.is_batch_major {
-            false => values.to_vec(),
-            true => swap_axes(values, [batch, directions, size]),
+        Ok(if self.node.is_batch_major {
+            swap_axes(values, [batch, directions, size])
+        } else {
+            values.to_vec()
         })
     }
 
@@ -230,31 +235,29 @@ impl Recurrent {
         y: &[f32],
         [steps, batch, directions, hidden]: [usize; 4],
     ) -> TractResult<Tensor> {
-        match self.node.is_batch_major {
-            true => Tensor::from_shape(&[batch, steps, directions, hidden], y),
-            false => {
-                let shape = [steps, directions, batch, hidden];
-                if directions == 1 {
-                    return Tensor::from_shape(&shape, y);
-                }
-                let step = batch * directions * hidden;
-                let mut swapped = Vec::with_capacity(y.len());
-                for step in y.chunks(step.max(1)) {
-                    add_swapped(&mut swapped, step, [batch, directions, hidden]);
-                }
-                Tensor::from_shape(&shape, &swapped)
+        if self.node.is_batch_major {
+            Tensor::from_shape(&[batch, steps, directions, hidden], y)
+        } else {
+            let shape = [steps, directions, batch, hidden];
+            if directions == 1 {
+                return Tensor::from_shape(&shape, y);
             }
+            let step = batch * directions * hidden;
+            let mut swapped = Vec::with_capacity(y.len());
+            for step in y.chunks(step.max(1)) {
+                add_swapped(&mut swapped, step, [batch, directions, hidden]);
+            }
+            Tensor::from_shape(&shape, &swapped)
         }
     }
 
     /// `Y_h` or `Y_c` of the final states of a session.
     fn last(&self, state: &[f32], [batch, directions, hidden]: [usize; 3]) -> TractResult<Tensor> {
-        match self.node.is_batch_major {
-            false => Tensor::from_shape(&[directions, batch, hidden], state),
-            true => {
-                let swapped = swap_axes(state, [directions, batch, hidden]);
-                Tensor::from_shape(&[batch, directions, hidden], &swapped)
-            }
+        if self.node.is_batch_major {
+            let swapped = swap_axes(state, [directions, batch, hidden]);
+            Tensor::from_shape(&[batch, directions, hidden], &swapped)
+        } else {
+            Tensor::from_shape(&[directions, batch, hidden], state)
         }
     }
 }

@@ -242,10 +242,11 @@ fn within(folder: &Path, location: &str) -> Result<PathBuf, String> {
         let real = path.canonicalize();
         real.map_err(|why| format!("{}: {why}", path.display()))
     };
-    match real(&path)?.starts_with(real(folder)?) {
-        true => Ok(path),
-        false => Err(format!(
+    if real(&path)?.starts_with(real(folder)?) {
+        Ok(path)
+    } else {
+        Err(format!(
             "location {location:?} links to a file outside of the model's folder"
-        )),
+        ))
     }
 }

@@ -152,13 +152,14 @@ fn check_opset(model: &ModelProto) -> Result<(), NetworkError> {
             "it imports the versions {first} and {other} of the ONNX operator set; keep one"
         )));
     }
-    match OPSETS.contains(&first) {
-        true => Ok(()),
-        false => Err(NetworkError::Opset {
+    if OPSETS.contains(&first) {
+        Ok(())
+    } else {
+        Err(NetworkError::Opset {
             found: first,
             oldest: *OPSETS.start(),
             newest: *OPSETS.end(),
-        }),
+        })
     }
 }
 

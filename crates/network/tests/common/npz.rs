@@ -85,10 +85,12 @@ pub fn difference(found: &Tensor, expected: &Tensor) -> f64 {
         };
     }
     fn apart(a: f64, b: f64) -> f64 {
-        match a == b || (a.is_nan() && b.is_nan()) {
-            true => 0.0,
-            false if (a - b).is_nan() => f64::INFINITY,
-            false => (a - b).abs(),
+        if a == b || (a.is_nan() && b.is_nan()) {
+            0.0
+        } else if (a - b).is_nan() {
+            f64::INFINITY
+        } else {
+            (a - b).abs()
         }
     }
     largest!(F32, F64, F16, I32, I16, I8, U16, U8)

@@ -196,11 +196,14 @@ impl Graph {
         ports: &'a Ports,
     ) -> impl Iterator<Item = usize> + 'a {
         let mut lengths = self.lengths(node).iter();
-        ports.writes().map(move |port| match port.is_sequence() {
-            false => port.width(),
-            true => lengths
-                .next()
-                .map_or(0, |length| length.saturating_mul(port.width())),
+        ports.writes().map(move |port| {
+            if port.is_sequence() {
+                lengths
+                    .next()
+                    .map_or(0, |length| length.saturating_mul(port.width()))
+            } else {
+                port.width()
+            }
         })
     }
 

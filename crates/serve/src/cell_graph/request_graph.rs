@@ -248,9 +248,10 @@ impl Graph {
                 });
             }
         }
-        match cell.ports().has_sequences() {
-            true => self.check_lengths(cells, node),
-            false => Ok(()),
+        if cell.ports().has_sequences() {
+            self.check_lengths(cells, node)
+        } else {
+            Ok(())
         }
     }
 
@@ -267,11 +268,12 @@ impl Graph {
                 inputs.push(values.unwrap_or(0) / port.width());
             }
         }
-        let checked = match self.written_widths(node, ports).max() > Some(u32::MAX as usize) {
-            true => Err(CellError::new(
+        let checked = if self.written_widths(node, ports).max() > Some(u32::MAX as usize) {
+            Err(CellError::new(
                 "an output sequence has more than 2^32 values",
-            )),
-            false => cell.check_lengths(&inputs, self.lengths(node)),
+            ))
+        } else {
+            cell.check_lengths(&inputs, self.lengths(node))
         };
         checked.map_err(|why| GraphError::Refused {
             node: node.index(),
@@ -291,14 +293,15 @@ impl Graph {
             Source::Zeros => Ok(None),
             Source::Given { first, width } => {
                 let (end, given) = (first.saturating_add(width), self.given_len());
-                match end <= given {
-                    true => Ok(Some(width)),
-                    false => Err(GraphError::UnknownGiven {
+                if end <= given {
+                    Ok(Some(width))
+                } else {
+                    Err(GraphError::UnknownGiven {
                         reader,
                         first,
                         end,
                         given,
-                    }),
+                    })
                 }
             }
             Source::Node { node, port } => {

@@ -65,9 +65,10 @@ fn subgraphs_are_of_one_cell_and_connected_and_do_not_wait_for_each_other() {
         let same_cell =
             |a: usize, b: usize| graph.cell(NodeId::new(a)) == graph.cell(NodeId::new(b));
         for &(from, to) in edges.iter().filter(|e| same_cell(e.0, e.1)) {
-            match subgraph(from) == subgraph(to) {
-                true => joined += 1,
-                false => parted += 1,
+            if subgraph(from) == subgraph(to) {
+                joined += 1
+            } else {
+                parted += 1
             }
         }
     }

@@ -220,16 +220,17 @@ impl State {
     ) -> Result<(), RefusedAt> {
         let requests = || candidates.iter().map(|one| one.prepared.requirements());
         for (index, requirements) in requests().enumerate() {
-            let checked = match self.is_serving(requirements.model) {
-                false => Err(Refused::NoModel),
+            let checked = if self.is_serving(requirements.model) {
                 // Before it waits behind others.
-                true => match self.scheduler.check_draining(requirements.model) {
+                match self.scheduler.check_draining(requirements.model) {
                     Ok(()) => match self.behind(number, requirements) {
                         Some(queued) => Err(queued),
                         None => self.check_replies(requirements),
                     },
                     refused => refused,
-                },
+                }
+            } else {
+                Err(Refused::NoModel)
             };
             checked.map_err(|refused| RefusedAt { index, refused })?;
         }
@@ -249,15 +250,16 @@ impl State {
     /// An error if too many replies are not delivered.
     fn check_replies(&self, requirements: &Requirements) -> Result<(), Refused> {
         let (have, most) = (self.replies.len(), self.max_replies);
-        match have >= most && requirements.stream.is_none() {
-            true => Err(Refused::Overloaded {
+        if have >= most && requirements.stream.is_none() {
+            Err(Refused::Overloaded {
                 of: LimitOf::Engine,
                 what: Reason::Replies,
                 have,
                 needs: 1,
                 most,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 

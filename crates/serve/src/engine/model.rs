@@ -217,9 +217,10 @@ impl Model {
     /// child of the process that started the engine.
     pub fn stats(&self) -> Option<ModelStats> {
         let shared = self.shared.upgrade()?;
-        match shared.made_in.is_forked() {
-            true => None,
-            false => shared.lock().model_stats(self.cells.key),
+        if shared.made_in.is_forked() {
+            None
+        } else {
+            shared.lock().model_stats(self.cells.key)
         }
     }
 
@@ -245,9 +246,10 @@ impl Model {
         if let Some(shared) = self.shared.upgrade()
             && !shared.made_in.is_forked()
         {
-            match shared.is_replying() {
-                true => shared.drain_model(self.cells.key),
-                false => shared.remove_model(self.cells.key),
+            if shared.is_replying() {
+                shared.drain_model(self.cells.key)
+            } else {
+                shared.remove_model(self.cells.key)
             }
         }
     }

@@ -119,9 +119,10 @@ impl Shared {
     /// number of requests and callbacks that remain. Does not wait in a callback.
     pub fn wait_for_model(&self, key: ModelKey, deadline: Option<Instant>) -> usize {
         let remaining = |state: &State| state.model_remaining(key);
-        match self.is_replying() {
-            true => remaining(&self.lock()),
-            false => self.wait_while(deadline, remaining),
+        if self.is_replying() {
+            remaining(&self.lock())
+        } else {
+            self.wait_while(deadline, remaining)
         }
     }
 

@@ -315,13 +315,12 @@ impl Shared {
                 state.recorder.scheduled(begin.elapsed());
                 // An idle worker holds no memory of ended requests. A request that arrives
                 // meanwhile is found in the next iteration.
-                state = match worker.holds_memory() {
-                    true => {
-                        drop(state);
-                        worker.release_memory();
-                        self.lock()
-                    }
-                    false => self.sleep(state),
+                state = if worker.holds_memory() {
+                    drop(state);
+                    worker.release_memory();
+                    self.lock()
+                } else {
+                    self.sleep(state)
                 };
                 begin = Instant::now();
                 continue;

@@ -77,9 +77,10 @@ impl Ticket {
     /// [`RequestError`] if the request ended without a response, or [`Ticket::wait_timeout`] has
     /// returned it ([`RequestError::Returned`]).
     pub fn wait(mut self) -> Result<Response, RequestError> {
-        let answer = match self.cancel.made_in.is_forked() {
-            true => self.answer.in_child(),
-            false => self.answer.wait(),
+        let answer = if self.cancel.made_in.is_forked() {
+            self.answer.in_child()
+        } else {
+            self.answer.wait()
         };
         self.cancel.armed = false;
         answer
@@ -88,9 +89,10 @@ impl Ticket {
     /// Waits for at most `timeout`. `None`: the request has not ended by then, and continues. The
     /// response is returned once; later calls return [`RequestError::Returned`] at once.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Response, RequestError>> {
-        let answer = match self.cancel.made_in.is_forked() {
-            true => self.answer.in_child(),
-            false => self.answer.wait_for(timeout)?,
+        let answer = if self.cancel.made_in.is_forked() {
+            self.answer.in_child()
+        } else {
+            self.answer.wait_for(timeout)?
         };
         self.cancel.armed = false;
         Some(answer)
@@ -127,9 +129,10 @@ impl Future for ResponseFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let ticket = &mut self.0;
-        let answer = match ticket.cancel.made_in.is_forked() {
-            true => ticket.answer.in_child(),
-            false => std::task::ready!(ticket.answer.poll(context)),
+        let answer = if ticket.cancel.made_in.is_forked() {
+            ticket.answer.in_child()
+        } else {
+            std::task::ready!(ticket.answer.poll(context))
         };
         ticket.cancel.armed = false;
         Poll::Ready(answer)

@@ -127,13 +127,14 @@ pub(super) fn expect(
     found: usize,
     expected: usize,
 ) -> Result<(), NetworkError> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(NetworkError::Values {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(NetworkError::Values {
             name,
             expected,
             found,
-        }),
+        })
     }
 }
 

@@ -47,23 +47,20 @@ impl Stack {
         let directions = || model.layers().iter().flat_map(|layer| layer.directions());
         let is_forward = directions().count() == model.layers().len()
             && directions().all(|direction| !direction.is_reverse());
-        Ok(match is_forward {
-            true => {
-                let cell = ChainCell::new(model)?;
-                let cell = match plan {
-                    Some(plan) => cell.with_plan(plan)?,
-                    None => cell,
-                };
-                Stack::Chain(Chain::add(cells, cell))
-            }
-            false => {
-                let cell = WholeCell::new(model, max_steps);
-                let cell = match plan {
-                    Some(plan) => cell.with_plan(plan)?,
-                    None => cell,
-                };
-                Stack::Whole(Whole::add(cells, cell))
-            }
+        Ok(if is_forward {
+            let cell = ChainCell::new(model)?;
+            let cell = match plan {
+                Some(plan) => cell.with_plan(plan)?,
+                None => cell,
+            };
+            Stack::Chain(Chain::add(cells, cell))
+        } else {
+            let cell = WholeCell::new(model, max_steps);
+            let cell = match plan {
+                Some(plan) => cell.with_plan(plan)?,
+                None => cell,
+            };
+            Stack::Whole(Whole::add(cells, cell))
         })
     }
 

@@ -95,9 +95,12 @@ struct Prepared {
 impl PreparedCell for Prepared {
     fn run(&mut self, batch: &mut Batch<'_>) -> Result<(), CellError> {
         let first = usize::from(self.reads_input);
-        let port = |is_read: bool, port: usize| match is_read {
-            true => batch.input(port),
-            false => RowsRef::EMPTY,
+        let port = |is_read: bool, port: usize| {
+            if is_read {
+                batch.input(port)
+            } else {
+                RowsRef::EMPTY
+            }
         };
         let (rows, x) = (batch.rows(), port(self.reads_input, 0));
         let child = [first, first + 1].map(|at| port(self.reads_child, at));

@@ -246,25 +246,27 @@ fn check_matrix(
 ) -> Result<(), NetworkError> {
     // The matrix that determines the hidden size may have no row, and so any number of columns.
     let rows = gates.checked_mul(hidden);
-    match (Some(matrix.rows()), matrix.cols()) == (rows, cols) {
-        true => Ok(()),
-        false => Err(NetworkError::Weights {
+    if (Some(matrix.rows()), matrix.cols()) == (rows, cols) {
+        Ok(())
+    } else {
+        Err(NetworkError::Weights {
             name,
             expected: rows.unwrap_or(usize::MAX).saturating_mul(cols),
             cols,
             found: matrix.rows() * matrix.cols(),
-        }),
+        })
     }
 }
 
 fn check_bias(name: &'static str, bias: &[f32], expected: usize) -> Result<(), NetworkError> {
-    match bias.len() == expected {
-        true => Ok(()),
-        false => Err(NetworkError::Weights {
+    if bias.len() == expected {
+        Ok(())
+    } else {
+        Err(NetworkError::Weights {
             name,
             expected,
             cols: 1,
             found: bias.len(),
-        }),
+        })
     }
 }

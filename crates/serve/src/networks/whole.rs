@@ -115,9 +115,10 @@ impl Cell for WholeCell {
             let why = format!("the sequence has {steps} steps; the maximum is {max}");
             return Err(CellError::new(why));
         }
-        match outputs[0] == steps {
-            true => Ok(()),
-            false => Err(CellError::new("`y` has as many elements as `x`")),
+        if outputs[0] == steps {
+            Ok(())
+        } else {
+            Err(CellError::new("`y` has as many elements as `x`"))
         }
     }
 

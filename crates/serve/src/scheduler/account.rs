@@ -24,17 +24,18 @@ pub struct Usage {
 impl Usage {
     /// The usage of a request.
     pub(super) fn of(is_segment: bool, nodes: usize, bytes: usize) -> Usage {
-        match is_segment {
-            true => Usage {
+        if is_segment {
+            Usage {
                 segments: 1,
                 ..Usage::default()
-            },
-            false => Usage {
+            }
+        } else {
+            Usage {
                 requests: 1,
                 nodes,
                 bytes,
                 ..Usage::default()
-            },
+            }
         }
     }
 
@@ -131,9 +132,10 @@ impl Account {
         client: Option<ClientId>,
         continues: bool,
     ) -> Result<(), Refused> {
-        let needed = match continues {
-            true => Admission::Continuing,
-            false => Admission::All,
+        let needed = if continues {
+            Admission::Continuing
+        } else {
+            Admission::All
         };
         if self.admission < needed {
             return Err(match self.of {
@@ -217,15 +219,16 @@ impl Account {
     pub fn room_for_nodes(&self, all: usize, needs: usize) -> Result<(), Refused> {
         self.room_in_request(all)?;
         let (have, most) = (self.usage.nodes, self.limits.nodes);
-        match needs > most.saturating_sub(have) {
-            true => Err(Refused::Overloaded {
+        if needs > most.saturating_sub(have) {
+            Err(Refused::Overloaded {
                 of: self.of,
                 what: Reason::Nodes,
                 have,
                 needs,
                 most,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 

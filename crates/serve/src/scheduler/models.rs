@@ -69,12 +69,13 @@ pub enum ModelError {
 impl ModelError {
     /// Refuses more cells than the ids of a scheduler without models.
     pub(crate) fn check_cells(cells: usize) -> Result<(), ModelError> {
-        match cells > MAX_CELLS {
-            true => Err(ModelError::TooManyCells {
+        if cells > MAX_CELLS {
+            Err(ModelError::TooManyCells {
                 cells,
                 max: MAX_CELLS,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

@@ -353,9 +353,10 @@ impl Request {
     pub fn link(&mut self, from: NodeId, to: NodeId) {
         let (index, home) = (to.0, self.nodes[to.index()].subgraph);
         let from = &mut self.nodes[from.index()];
-        let met = match from.subgraph == home {
-            true => NodeState::Submitted,
-            false => NodeState::Done,
+        let met = if from.subgraph == home {
+            NodeState::Submitted
+        } else {
+            NodeState::Done
         };
         if from.state >= met {
             return;
@@ -363,9 +364,10 @@ impl Request {
         let next = std::mem::replace(&mut from.first_edge, self.edges.len() as u32);
         let within = from.subgraph == home;
         self.edges.push(Edge { to: index, next });
-        match within {
-            true => self.nodes[to.index()].missing += 1,
-            false => self.subgraphs[home as usize].missing += 1,
+        if within {
+            self.nodes[to.index()].missing += 1
+        } else {
+            self.subgraphs[home as usize].missing += 1
         }
     }
 }

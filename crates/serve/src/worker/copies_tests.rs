@@ -47,9 +47,10 @@ impl Cell for Mixer {
     }
 
     fn layout(&self) -> RowLayout {
-        match self.gathers {
-            true => RowLayout::GatheredInputs,
-            false => RowLayout::Contiguous,
+        if self.gathers {
+            RowLayout::GatheredInputs
+        } else {
+            RowLayout::Contiguous
         }
     }
 

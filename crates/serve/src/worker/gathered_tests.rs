@@ -45,9 +45,10 @@ impl Cell for Watching {
                 for (x, y) in rows.iter().copied().flatten().zip(y) {
                     *y = x + 1.0;
                 }
-                match rows.iter().copied().flatten().any(|x| *x < 0.0) {
-                    true => Err(CellError::new("negative")),
-                    false => Ok(()),
+                if rows.iter().copied().flatten().any(|x| *x < 0.0) {
+                    Err(CellError::new("negative"))
+                } else {
+                    Ok(())
                 }
             }
         }

@@ -222,9 +222,10 @@ impl<R: Send> Worker<R> {
                 let together = self.together(tasks);
                 ran.extend(tasks.drain(..together));
                 // A batch of padding alone is computed, too: it is part of the cost of padding.
-                return match is_empty {
-                    true => Outcome::default(),
-                    false => self.run(ran),
+                return if is_empty {
+                    Outcome::default()
+                } else {
+                    self.run(ran)
                 };
             };
             if !runner.can_start(first) {

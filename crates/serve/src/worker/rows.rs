@@ -96,28 +96,32 @@ impl<R: Send> BatchRows<R> {
             ports.iter().map(buffer).collect()
         };
         let max_steps = env.steps;
-        let layout = match ports.has_sequences() {
-            true => RowLayout::Gathered,
-            false => cell.layout(),
+        let layout = if ports.has_sequences() {
+            RowLayout::Gathered
+        } else {
+            cell.layout()
         };
         let all = max_steps * env.rows;
         let gathers_all = layout == RowLayout::Gathered && max_steps == 1;
         // Rows of states, of outputs, and of both if they are gathered.
-        let (of_states, of_outputs, of_written) = match gathers_all {
-            true => (0, 0, env.rows),
-            false => (env.rows, all, 0),
+        let (of_states, of_outputs, of_written) = if gathers_all {
+            (0, 0, env.rows)
+        } else {
+            (env.rows, all, 0)
         };
         let boxes = |port: &Port| -> Vec<Box<[f32]>> {
             let row = || vec![0.0; port.fixed_width()].into();
             (0..of_written).map(|_| row()).collect()
         };
-        let written: Vec<_> = match gathers_all {
-            true => ports.writes().map(boxes).collect(),
-            false => Vec::new(),
+        let written: Vec<_> = if gathers_all {
+            ports.writes().map(boxes).collect()
+        } else {
+            Vec::new()
         };
-        let gathered = match layout.gathers_inputs() {
-            true => ports.inputs().len(),
-            false => 0,
+        let gathered = if layout.gathers_inputs() {
+            ports.inputs().len()
+        } else {
+            0
         };
         let none = || (0..all).map(|_| None).collect();
         BatchRows {
@@ -158,9 +162,10 @@ impl<R: Send> BatchRows<R> {
         work: &[TaskRow<R>],
         team: &'a SharedTeam,
     ) -> Option<ParallelCopy<'a>> {
-        let rows = match self.input_rows.is_empty() {
-            true => work.len(),
-            false => work.iter().filter(|work| work.values.grows()).count(),
+        let rows = if self.input_rows.is_empty() {
+            work.len()
+        } else {
+            work.iter().filter(|work| work.values.grows()).count()
         };
         ParallelCopy::of(team, self.ports.inputs(), rows)
     }

@@ -46,9 +46,10 @@ impl Cell for Sum {
                         outputs.iter_mut().for_each(|y| y.row(at, 1)[0] = sum[0]);
                     }
                 }
-                match are_numbers {
-                    true => Ok(()),
-                    false => Err(CellError::new("not a number")),
+                if are_numbers {
+                    Ok(())
+                } else {
+                    Err(CellError::new("not a number"))
                 }
             }
         }

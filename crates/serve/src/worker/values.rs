@@ -281,9 +281,10 @@ impl<R> Values<R> {
             let sources = graph.sources(node);
             let before = graph.continues(cells, node).filter(|&before| {
                 // In another subgraph it could be another worker's.
-                let together = match before.index() >= nodes {
-                    true => unfolded.subgraph(before) == unfolded.subgraph(node),
-                    false => goes_on[unfolded.subgraph(node)] == Some(before),
+                let together = if before.index() >= nodes {
+                    unfolded.subgraph(before) == unfolded.subgraph(node)
+                } else {
+                    goes_on[unfolded.subgraph(node)] == Some(before)
                 };
                 together && self.nodes[before.index()].successor.is_none()
             });
@@ -459,9 +460,10 @@ impl<R> Values<R> {
         let facts = &mut self.nodes[node.index()];
         let number = facts.first_output + port as u32;
         let output = &mut self.outputs[number as usize];
-        let is_wanted = match as_successor {
-            true => output.uses > 0,
-            false => output.uses != 1 || facts.is_awaited(),
+        let is_wanted = if as_successor {
+            output.uses > 0
+        } else {
+            output.uses != 1 || facts.is_awaited()
         };
         if is_wanted {
             return None;
@@ -494,9 +496,10 @@ impl<R> Values<R> {
                 let facts = &mut self.nodes[node.index()];
                 let number = facts.first_output + port as u32;
                 let output = &mut self.outputs[number as usize];
-                match as_successor {
-                    true => facts.successor_done = true,
-                    false => output.uses -= 1,
+                if as_successor {
+                    facts.successor_done = true
+                } else {
+                    output.uses -= 1
                 }
                 let Some(kept) = self.retained.get(number) else {
                     return false;

@@ -41,9 +41,10 @@ impl Gate {
         self.changed.notify_all();
         let held = |passed: &mut Passed| passed.may_go < number;
         let wait = self.changed.wait_timeout_while(passed, PATIENCE, held);
-        match wait.unwrap().1.timed_out() {
-            true => Err(CellError::new("nobody let it go")),
-            false => Ok(()),
+        if wait.unwrap().1.timed_out() {
+            Err(CellError::new("nobody let it go"))
+        } else {
+            Ok(())
         }
     }
 

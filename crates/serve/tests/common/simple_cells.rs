@@ -367,9 +367,10 @@ pub fn random_options(rng: &mut fastrand::Rng) -> EngineOptions {
         sizes,
         tasks_at_once: rng.usize(1..=5),
         steps_at_once: rng.usize(1..=5),
-        batch_steps: match rng.bool() {
-            true => BatchSteps::ByLoad(rng.usize(1..=9)),
-            false => BatchSteps::Fixed(rng.usize(1..=9)),
+        batch_steps: if rng.bool() {
+            BatchSteps::ByLoad(rng.usize(1..=9))
+        } else {
+            BatchSteps::Fixed(rng.usize(1..=9))
         },
         reply_thread: rng.bool(),
         idle_streams: rng.bool().then_some(Duration::from_secs(600)),

@@ -42,9 +42,10 @@ impl Cell for Fragile {
                     resume_unwind(Box::new("two"));
                 }
                 y.copy_from_slice(x);
-                match x.contains(&1.0) {
-                    true => Err(CellError::new("one")),
-                    false => Ok(()),
+                if x.contains(&1.0) {
+                    Err(CellError::new("one"))
+                } else {
+                    Ok(())
                 }
             }
         }

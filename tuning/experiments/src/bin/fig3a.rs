@@ -99,9 +99,12 @@ fn measure(
             Split::Columns(parts) | Split::Rows(parts) => parts,
         };
         let fits = |split: Split| parts(split) == *cores;
-        let timed = |split: Split| match fits(split) {
-            true => run(split),
-            false => std::time::Duration::MAX,
+        let timed = |split: Split| {
+            if fits(split) {
+                run(split)
+            } else {
+                std::time::Duration::MAX
+            }
         };
         let split = gemm.best_split(batch, timed);
         contenders.push(Contender::timing_itself("", move || run(split)));

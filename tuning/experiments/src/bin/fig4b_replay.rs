@@ -114,9 +114,10 @@ fn by_slices(arguments: &Arguments) -> Outcome {
     let kernels = kernels(Isa::select()?)?;
     let lanes = kernels.lanes();
     let gates = [0, 1, 2, 3];
-    let order = match arguments.serpentine {
-        true => PanelOrder::Serpentine,
-        false => PanelOrder::Cyclic,
+    let order = if arguments.serpentine {
+        PanelOrder::Serpentine
+    } else {
+        PanelOrder::Cyclic
     };
     let values = numbers(4 * hidden * hidden);
     let source = Source {

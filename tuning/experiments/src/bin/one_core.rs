@@ -423,14 +423,16 @@ impl Parts {
                 self.read_together();
                 continue;
             }
-            match count * batch >= 4 {
-                true => self.chains(self.flops(&self.w, count * batch)),
-                false => self.read_w.read(self.isa, Sweep::Wide, ahead),
+            if count * batch >= 4 {
+                self.chains(self.flops(&self.w, count * batch))
+            } else {
+                self.read_w.read(self.isa, Sweep::Wide, ahead)
             }
             for at in first..first + count {
-                match batch >= 4 {
-                    true => self.chains(self.flops(&self.u, batch)),
-                    false => self.read_u.read(self.isa, sweep(self.order, at), step),
+                if batch >= 4 {
+                    self.chains(self.flops(&self.u, batch))
+                } else {
+                    self.read_u.read(self.isa, sweep(self.order, at), step)
                 }
             }
         }
@@ -449,12 +451,11 @@ impl Parts {
             _ => (&[0, 1, 2], &[0, 1, 3]),
         };
         for (first, count) in self.chunks() {
-            let (together, blocks) = match self.is_ahead {
-                true => (None, None),
-                false => {
-                    let (sweep, panels) = self.together();
-                    (Some(sweep), Some(panels))
-                }
+            let (together, blocks) = if self.is_ahead {
+                (None, None)
+            } else {
+                let (sweep, panels) = self.together();
+                (Some(sweep), Some(panels))
             };
             let all = 0..self.u.panels();
             let blocks: Vec<_> = blocks.map_or(vec![all], Iterator::collect);

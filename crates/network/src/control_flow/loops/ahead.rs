@@ -47,9 +47,12 @@ impl Ahead {
                 }
             }
         }
-        let value = |name: &str| match depends_on_values(graph, name) {
-            true => Ok(None),
-            false => evaluation.value(cone(graph, &[name])),
+        let value = |name: &str| {
+            if depends_on_values(graph, name) {
+                Ok(None)
+            } else {
+                evaluation.value(cone(graph, &[name]))
+            }
         };
         for name in outer {
             let Some(value) = value(name)? else {

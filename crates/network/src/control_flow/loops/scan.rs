@@ -235,14 +235,15 @@ impl Loop {
             .map(|&index| {
                 let mut output = body.output[1 + index].clone();
                 let own = format!("{name}/output/{index}");
-                body.node.push(match reads_nothing {
+                body.node.push(if reads_nothing {
                     // A scan must read a sequence.
-                    true => NodeProto {
+                    NodeProto {
                         op_type: "Where".into(),
                         input: vec![flag.clone(), output.name.clone(), output.name.clone()],
                         ..identity(&output.name, &own)
-                    },
-                    false => identity(&output.name, &own),
+                    }
+                } else {
+                    identity(&output.name, &own)
                 });
                 output.name = own;
                 output.r#type = None;

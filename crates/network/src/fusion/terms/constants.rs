@@ -120,14 +120,13 @@ impl Terms<'_> {
         let [rows, columns] = *constant.shape.as_slice() else {
             return None;
         };
-        let (values, rows, columns) = match is_transposed {
-            false => (Rc::clone(values), rows, columns),
-            true => {
-                let at = |index: usize| values[index % rows * columns + index / rows];
-                let transposed = || (0..rows * columns).map(at).collect();
-                let values = constant.transposed.get_or_init(transposed);
-                (Rc::clone(values), columns, rows)
-            }
+        let (values, rows, columns) = if is_transposed {
+            let at = |index: usize| values[index % rows * columns + index / rows];
+            let transposed = || (0..rows * columns).map(at).collect();
+            let values = constant.transposed.get_or_init(transposed);
+            (Rc::clone(values), columns, rows)
+        } else {
+            (Rc::clone(values), rows, columns)
         };
         Some(Matrix {
             values,

@@ -81,9 +81,10 @@ impl Terms<'_> {
         };
         let (starts, ends) = (of("starts", 1)?, of("ends", 2)?);
         let has_axes = attribute(node, "axes").is_some() || node.input.len() > 3;
-        let axes = match has_axes {
-            true => of("axes", 3)?,
-            false => (0..starts.len() as i64).collect(),
+        let axes = if has_axes {
+            of("axes", 3)?
+        } else {
+            (0..starts.len() as i64).collect()
         };
         let has_steps = node.input.get(4).is_some_and(|name| !name.is_empty());
         if has_steps && self.integers(node, 4)?.iter().any(|&step| step != 1) {

@@ -151,9 +151,10 @@ impl<'a> Terms<'a> {
             let name = node.input.get(index)?;
             // A row of one element is broadcast.
             let is_scalar = || self.row(name).is_some_and(|row| row.len() == 1);
-            Some(match value.columns.is_some() && is_scalar() {
-                true => Value::all(name),
-                false => value.of(name),
+            Some(if value.columns.is_some() && is_scalar() {
+                Value::all(name)
+            } else {
+                value.of(name)
             })
         };
         if let Some(activation) = Activation::of(node) {

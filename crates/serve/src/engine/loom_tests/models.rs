@@ -16,9 +16,10 @@ fn a_request_comes_while_its_model_is_removed() {
         let accepted = shared.accept(chain(1.0, 1), to(replies));
         removing.join().unwrap();
         // Its requests have been answered, and its cells are gone.
-        match accepted.is_ok() {
-            true => assert_eq!(sorted(replies), ["Ok([2.0])"]),
-            false => assert!(sorted(replies).is_empty()),
+        if accepted.is_ok() {
+            assert_eq!(sorted(replies), ["Ok([2.0])"])
+        } else {
+            assert!(sorted(replies).is_empty())
         }
         seen[usize::from(accepted.is_ok())].fetch_add(1, Ordering::Relaxed);
         let again = shared.accept(chain(1.0, 1), to(replies));

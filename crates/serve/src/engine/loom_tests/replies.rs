@@ -110,13 +110,17 @@ fn a_thread_waits_for_an_answer_that_is_sent_or_lost() {
     loom::model(|| {
         for is_sent in [true, false] {
             let (sender, receiver) = answer_slot::<u8>();
-            let sending = thread::spawn(move || match is_sent {
-                true => assert!(sender.send(Ok(7)).is_none()),
-                false => drop(sender),
+            let sending = thread::spawn(move || {
+                if is_sent {
+                    assert!(sender.send(Ok(7)).is_none())
+                } else {
+                    drop(sender)
+                }
             });
-            match is_sent {
-                true => assert_eq!(receiver.wait(), Ok(7)),
-                false => assert_eq!(receiver.wait(), Err(RequestError::ShutDown)),
+            if is_sent {
+                assert_eq!(receiver.wait(), Ok(7))
+            } else {
+                assert_eq!(receiver.wait(), Err(RequestError::ShutDown))
             }
             sending.join().unwrap();
         }

@@ -47,9 +47,10 @@ fn a_stream_is_dropped_with_unanswered_steps() {
         let answers = steps.map(answer);
         let computed = answers.iter().take_while(|answers| answers.is_ok()).count();
         for (at, answers) in answers.into_iter().enumerate() {
-            match at < computed {
-                true => assert_eq!(answers, Ok(vec![at as f32 + 1.0])),
-                false => assert_eq!(answers, Err(RequestError::Cancelled)),
+            if at < computed {
+                assert_eq!(answers, Ok(vec![at as f32 + 1.0]))
+            } else {
+                assert_eq!(answers, Err(RequestError::Cancelled))
             }
         }
     });

@@ -237,9 +237,10 @@ impl Future for Stepping {
     type Output = Result<Vec<f32>, RequestError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.0.made_in.is_forked() {
-            true => Poll::Ready(self.0.answer.in_child()),
-            false => self.0.answer.poll(context),
+        if self.0.made_in.is_forked() {
+            Poll::Ready(self.0.answer.in_child())
+        } else {
+            self.0.answer.poll(context)
         }
     }
 }

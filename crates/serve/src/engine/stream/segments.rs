@@ -85,22 +85,24 @@ impl Inner {
         expected: usize,
         found: usize,
     ) -> Result<(), StreamError> {
-        match expected == found {
-            true => Ok(()),
-            false => Err(StreamError::Values {
+        if expected == found {
+            Ok(())
+        } else {
+            Err(StreamError::Values {
                 what,
                 cell: self.cell().name().to_owned(),
                 expected,
                 found,
-            }),
+            })
         }
     }
 
     /// The states after the last computed step, one after the other.
     pub(super) fn states(&self, now: &Now) -> Vec<f32> {
-        match now.states.is_empty() {
-            true => vec![0.0; width(self.ports().states())],
-            false => now.states.clone(),
+        if now.states.is_empty() {
+            vec![0.0; width(self.ports().states())]
+        } else {
+            now.states.clone()
         }
     }
 
@@ -112,9 +114,10 @@ impl Inner {
         let steps = steps.take_while(|step| step.options.deadline == deadline);
         let mut graph = Graph::new();
         let (inputs, states) = (self.ports().inputs(), self.ports().states());
-        let mut before = match now.states.is_empty() {
-            true => vec![Source::Zeros; states.len()],
-            false => give(&mut graph, states, &now.states),
+        let mut before = if now.states.is_empty() {
+            vec![Source::Zeros; states.len()]
+        } else {
+            give(&mut graph, states, &now.states)
         };
         let mut count = 0;
         for step in steps {

@@ -346,20 +346,17 @@ impl BeamSeq2Seq {
             states: self.encoder.states,
             search,
         };
-        match decoding.search.is_over() {
-            true => {
-                let answers = graph.give(&decoding.response());
-                graph.answer(answers);
+        if decoding.search.is_over() {
+            let answers = graph.give(&decoding.response());
+            graph.answer(answers);
+        } else {
+            let start = graph.node(self.start, &sources[1..]);
+            sources[0] = graph.give(&decoding.rows());
+            for (state, source) in sources[1..].iter_mut().enumerate() {
+                *source = start.output(state);
             }
-            false => {
-                let start = graph.node(self.start, &sources[1..]);
-                sources[0] = graph.give(&decoding.rows());
-                for (state, source) in sources[1..].iter_mut().enumerate() {
-                    *source = start.output(state);
-                }
-                let first = graph.node(self.decoder, &sources);
-                graph.watch(first);
-            }
+            let first = graph.node(self.decoder, &sources);
+            graph.watch(first);
         }
         Ok((graph, decoding))
     }

@@ -108,14 +108,15 @@ fn fits(
     (upper, takes): (&'static str, usize),
     (lower, gives): (&'static str, usize),
 ) -> Result<(), LayerError> {
-    match takes == gives {
-        true => Ok(()),
-        false => Err(LayerError::DoesNotFit {
+    if takes == gives {
+        Ok(())
+    } else {
+        Err(LayerError::DoesNotFit {
             upper,
             takes,
             lower,
             gives,
-        }),
+        })
     }
 }
 
@@ -526,9 +527,10 @@ impl SourceEncoder {
 
 /// Refuses a symbol that is not below `symbols`.
 fn known(symbol: usize, symbols: usize) -> Result<(), LayerError> {
-    match symbol < symbols {
-        true => Ok(()),
-        false => Err(LayerError::Symbol { symbol, symbols }),
+    if symbol < symbols {
+        Ok(())
+    } else {
+        Err(LayerError::Symbol { symbol, symbols })
     }
 }
 

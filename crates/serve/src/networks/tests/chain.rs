@@ -71,9 +71,12 @@ fn sequences_alone_or_in_any_batches_are_those_of_the_reference() {
             let steps = 1 + rng.usize(..9);
             let xs = random(&mut rng, signature.input * steps);
             let given = rng.bool();
-            let start = |rng: &mut fastrand::Rng, size| match given {
-                true => random(rng, size),
-                false => vec![0.0; size],
+            let start = |rng: &mut fastrand::Rng, size| {
+                if given {
+                    random(rng, size)
+                } else {
+                    vec![0.0; size]
+                }
             };
             let h0 = start(&mut rng, signature.hidden_state);
             let c0 = start(&mut rng, signature.cell_state);

@@ -45,9 +45,10 @@ impl Parts {
     fn with_symbols(rng: &mut fastrand::Rng, symbols: usize) -> Parts {
         let gru = rng.bool();
         let models = [1, 2].map(|seed| {
-            Arc::new(match gru {
-                true => Gru::new(FEATURES, HIDDEN).layers(2).random(seed).unwrap(),
-                false => Lstm::new(FEATURES, HIDDEN).random(seed).unwrap(),
+            Arc::new(if gru {
+                Gru::new(FEATURES, HIDDEN).layers(2).random(seed).unwrap()
+            } else {
+                Lstm::new(FEATURES, HIDDEN).random(seed).unwrap()
             })
         });
         let mut matrix =
@@ -200,9 +201,10 @@ fn answers_are_those_of_the_reference_in_every_precision() {
             for (answer, (source, limit)) in answers.iter().zip(&sources) {
                 let answer = answer.as_ref().unwrap();
                 assert_eq!(answer, &parts.answer(source, *limit));
-                match answer.len() < *limit {
-                    true => ended += 1,
-                    false => cut += 1,
+                if answer.len() < *limit {
+                    ended += 1
+                } else {
+                    cut += 1
                 }
             }
         }
@@ -216,19 +218,20 @@ fn an_encoder_may_read_in_both_directions() {
     for gru in [true, false] {
         let mut parts = Parts::random(&mut rng);
         let half = HIDDEN / 2;
-        parts.models = match gru {
-            true => [
+        parts.models = if gru {
+            [
                 Gru::new(FEATURES, half)
                     .bidirectional(Merge::Concat)
                     .random(5),
                 Gru::new(FEATURES, HIDDEN).random(6),
-            ],
-            false => [
+            ]
+        } else {
+            [
                 Lstm::new(FEATURES, half)
                     .bidirectional(Merge::Concat)
                     .random(5),
                 Lstm::new(FEATURES, HIDDEN).random(6),
-            ],
+            ]
         }
         .map(|model| Arc::new(model.unwrap()));
         let (cells, network) = parts.network();
@@ -282,12 +285,11 @@ fn one_request_without_a_greatest_output_ends_alone() {
         };
         let answers = together(&cells, sources.iter().map(request).collect(), &mut rng);
         for (source, answer) in sources.iter().zip(answers) {
-            match source.contains(&3) {
-                false => assert_eq!(answer.unwrap(), parts.answer(source, 4)),
-                true => {
-                    let error = answer.unwrap_err().to_string();
-                    assert!(error.contains("not a number"), "{error}");
-                }
+            if source.contains(&3) {
+                let error = answer.unwrap_err().to_string();
+                assert!(error.contains("not a number"), "{error}");
+            } else {
+                assert_eq!(answer.unwrap(), parts.answer(source, 4))
             }
         }
     }

@@ -183,9 +183,10 @@ impl Queue {
                 (Some(free), None) => (free, true),
                 (None, None) => break,
             };
-            let from = match is_free {
-                true => &mut self.free,
-                false => &mut self.pinned[worker.0],
+            let from = if is_free {
+                &mut self.free
+            } else {
+                &mut self.pinned[worker.0]
             };
             from.remove_first(first);
             let before = rows.len();

@@ -362,9 +362,10 @@ impl Seen {
     fn look(&mut self, paper: &mut Paper, worker: WorkerId, tasks: &[Task]) {
         self.several += usize::from(tasks.len() > 1);
         for task in tasks {
-            match task.rows.len() == paper.sizes[task.cell.index()].max {
-                true => self.full += 1,
-                false => self.partly += 1,
+            if task.rows.len() == paper.sizes[task.cell.index()].max {
+                self.full += 1
+            } else {
+                self.partly += 1
             }
         }
         let cell = paper.schedule(worker);

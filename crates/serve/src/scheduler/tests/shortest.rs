@@ -133,10 +133,14 @@ fn leaves_of_the_smallest_trees_go_first() {
             for task in simulated.poll(worker) {
                 let is_leaf = task.cell.index() == 0;
                 // How many nodes are left of whose rows may go, as often as it has some.
-                let may_go = trees.iter().flat_map(|tree| match is_leaf {
-                    true => vec![(tree.nodes, tree.key); tree.leaves_left],
-                    false if tree.leaves_not_done > 0 => Vec::new(),
-                    false => vec![(tree.above_left, tree.key); tree.above_left.min(1)],
+                let may_go = trees.iter().flat_map(|tree| {
+                    if is_leaf {
+                        vec![(tree.nodes, tree.key); tree.leaves_left]
+                    } else if tree.leaves_not_done > 0 {
+                        Vec::new()
+                    } else {
+                        vec![(tree.above_left, tree.key); tree.above_left.min(1)]
+                    }
                 });
                 let may_go: Vec<(usize, RequestKey)> = may_go.collect();
                 let of = |row: &Row| {
@@ -162,9 +166,10 @@ fn leaves_of_the_smallest_trees_go_first() {
                 for row in &task.rows {
                     let tree = trees.iter_mut().find(|tree| tree.key == row.request);
                     let tree = tree.expect("live");
-                    match is_leaf {
-                        true => tree.leaves_left -= 1,
-                        false => tree.above_left -= 1,
+                    if is_leaf {
+                        tree.leaves_left -= 1
+                    } else {
+                        tree.above_left -= 1
                     }
                 }
             }

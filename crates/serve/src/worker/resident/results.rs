@@ -46,9 +46,10 @@ impl Results {
         let mut next = 0;
         self.rows.clear();
         for (port, width) in self.widths.iter().enumerate() {
-            let of = match port < self.states {
-                true => ResultOf::State(port),
-                false => ResultOf::Output,
+            let of = if port < self.states {
+                ResultOf::State(port)
+            } else {
+                ResultOf::Output
             };
             for (row, places) in self.places.chunks_mut(all).enumerate() {
                 if let Some(place) = &mut places[port] {
