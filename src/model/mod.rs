@@ -38,6 +38,8 @@ pub use files::TensorFile;
 pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use matrix::Matrix;
+#[cfg(feature = "onnx")]
+pub use onnx::{AttributeValue, OpAttribute, OpWeights, RecurrentOp};
 pub use precision::{Precision, UnknownPrecision};
 pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};

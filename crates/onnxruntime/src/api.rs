@@ -5,6 +5,8 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
+use gatestream::model::{AttributeValue, OpAttribute};
+
 use crate::ffi::{self, Attribute, Device, Graph, KernelContext, Logger, Node, Status};
 use crate::ffi::{SessionOptions, SupportInfo, Table, TensorInfo, Value, ValueInfo, api, ep_api};
 
@@ -90,17 +92,6 @@ impl<'a> Tensor<'a> {
         // SAFETY: as in `elements`.
         Ok(unsafe { std::slice::from_raw_parts(self.data.cast(), self.len() * size) })
     }
-}
-
-/// The value of an attribute.
-#[derive(Clone, Debug, PartialEq)]
-pub enum AttributeValue {
-    Int(i64),
-    Ints(Vec<i64>),
-    Float(f32),
-    Floats(Vec<f32>),
-    String(Vec<u8>),
-    Strings(Vec<Vec<u8>>),
 }
 
 impl Api {
@@ -459,7 +450,7 @@ impl Api {
     }
 
     /// All attributes of a node that have a value of a supported type.
-    pub fn attributes(&self, node: *const Node) -> Result<Vec<(String, AttributeValue)>> {
+    pub fn attributes(&self, node: *const Node) -> Result<Vec<OpAttribute>> {
         let all: Vec<*const Attribute> =
             self.array(api::NODE_GET_NUM_ATTRIBUTES, api::NODE_GET_ATTRIBUTES, node)?;
         let mut values = Vec::new();
@@ -474,11 +465,9 @@ impl Api {
                 &raw mut kind
             );
             self.check(status)?;
-            values.push((
-                name.clone(),
-                self.value(attribute, kind)
-                    .map_err(|why| format!("attribute {name}: {why}"))?,
-            ));
+            let value = self.value(attribute, kind);
+            let value = value.map_err(|why| format!("attribute {name}: {why}"))?;
+            values.push(OpAttribute { name, value });
         }
         Ok(values)
     }

@@ -11,7 +11,6 @@
 //! kernel.rs    the sessions of a node
 //! pool.rs      the threads of ONNX Runtime's session, on which they run
 //! guard.rs     errors and panics as ONNX Runtime's
-//! onnx.rs      the messages of a file of one node
 //! ```
 //!
 //! A program registers the shared library by its path, under a name of its choice, and adds the
@@ -24,7 +23,6 @@ mod ffi;
 mod guard;
 mod kernel;
 mod node;
-mod onnx;
 mod pool;
 mod provider;
 

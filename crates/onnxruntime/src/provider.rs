@@ -4,13 +4,15 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gatestream::model::RecurrentOp;
+
 use crate::api::{Api, Result};
 use crate::claim::slower;
 use crate::ffi::{self, ComputeContext, ComputeInfo, Ep, Graph, KernelContext, Logger, Node};
 use crate::ffi::{Status, SupportInfo};
 use crate::guard::guarded;
 use crate::kernel::Kernel;
-use crate::node::{RecurrentNode, is_recurrent, value_names};
+use crate::node::{RecurrentNode, value_names};
 
 /// The name of the provider.
 pub const NAME: &std::ffi::CStr = c"GatestreamExecutionProvider";
@@ -70,7 +72,7 @@ impl Provider {
         let is_second = self.has_claimed.load(Ordering::Relaxed);
         for node in api.nodes(graph)? {
             let (operator, domain) = (api.operator(node)?, api.domain(node)?);
-            if !is_recurrent(&operator, &domain) {
+            if !RecurrentOp::is_recurrent(&operator, &domain) {
                 continue;
             }
             let name = api.node_name(node)?;

@@ -7,7 +7,7 @@ use crate::model::LoadError;
 
 /// The inputs of LSTM, of which GRU and RNN have the first six, and those that
 /// `DynamicQuantizeLSTM` adds.
-const NAMES: [&str; 12] = [
+pub(super) const INPUTS: [&str; 12] = [
     "X",
     "W",
     "R",
@@ -36,7 +36,7 @@ impl<'a> Constants<'a> {
 
     /// The operator's name of an input with the file's name: `W ("weight")`.
     pub(super) fn label(self, index: usize) -> String {
-        format!("{} ({:?})", NAMES[index], self.name(index))
+        format!("{} ({:?})", INPUTS[index], self.name(index))
     }
 
     /// The file's name of an input.
@@ -77,13 +77,13 @@ impl<'a> Constants<'a> {
         Err(self.node.error(format!(
             "input {index} ({}), {:?}, is {found}; supported: a constant of {wanted} (an \
              initializer)",
-            NAMES[index],
+            INPUTS[index],
             self.name(index)
         )))
     }
 
     fn required(self, index: usize, found: Option<&'a Tensor>) -> Result<&'a Tensor, LoadError> {
-        let missing = || format!("input {index} ({}) is missing", NAMES[index]);
+        let missing = || format!("input {index} ({}) is missing", INPUTS[index]);
         found.ok_or_else(|| self.node.error(missing()))
     }
 

@@ -17,7 +17,7 @@ use crate::model::{LoadError, Model};
 /// The domain of ONNX Runtime's own operators.
 pub(super) const MICROSOFT: &str = "com.microsoft";
 /// The supported version of that domain: the one whose DynamicQuantizeLSTM was checked.
-const MICROSOFT_VERSION: i64 = 1;
+pub(super) const MICROSOFT_VERSION: i64 = 1;
 
 /// The model that a graph describes. `microsoft` is the imported version of [`MICROSOFT`].
 pub(super) fn load(

@@ -24,6 +24,7 @@ mod node;
 mod proto;
 mod quantised;
 mod recurrent;
+mod recurrent_op;
 mod shape_ops;
 mod tensor;
 mod value;
@@ -33,6 +34,8 @@ mod view;
 mod tests;
 
 use prost::Message;
+
+pub use self::recurrent_op::{AttributeValue, OpAttribute, OpWeights, RecurrentOp};
 
 use self::budget::{Budget, malformed};
 use super::{LoadError, Model};

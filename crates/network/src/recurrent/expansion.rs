@@ -1,5 +1,6 @@
 //! The operators as tract reads them: shapes and types first, then the operator of a typed graph.
 
+use gatestream::model::RecurrentOp;
 use tract_onnx::Onnx;
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
@@ -16,8 +17,8 @@ pub(crate) fn register(onnx: &mut Onnx) {
     }
 }
 
-fn parse(context: &ParsingContext<'_>, proto: &NodeProto) -> TractResult<Parsed> {
-    let node = RecurrentNode::parse(proto, context.onnx_operator_set_version)?;
+fn parse(_: &ParsingContext<'_>, proto: &NodeProto) -> TractResult<Parsed> {
+    let node = RecurrentNode::parse(proto)?;
     Ok((expand(RecurrentExpansion(node)), Vec::new()))
 }
 
@@ -79,7 +80,7 @@ impl Expansion for RecurrentExpansion {
     ) -> TractResult<TVec<OutletId>> {
         let node = &self.0;
         let named = || node.inputs.iter().copied().zip(inputs);
-        let weights = named().filter(|(name, _)| RecurrentNode::is_weight(name));
+        let weights = named().filter(|(name, _)| RecurrentOp::is_weight(name));
         let weights = weights.map(|(_, outlet)| Ok(target.outlet_fact(*outlet)?.konst.clone()));
         let weights: TractResult<Option<Vec<_>>> = weights.collect();
         let operator = match weights? {

@@ -8,17 +8,17 @@
 //! evaluate    the session of the region runs
 //! ```
 //!
-//! The model of a region is read by the library's own loader of ONNX files, from a graph of this
-//! node alone, so that no rule of the operators is written twice.
+//! The library makes the model of a region (`Model::from_recurrent`), so that no rule of the
+//! operators is written twice.
 
 mod expansion;
 mod node;
 mod operator;
 mod region;
 
+use gatestream::model::RecurrentOp;
 use tract_onnx::pb::NodeProto;
 
-use crate::source::attributes::is_standard;
 pub(crate) use expansion::register;
 pub(crate) use node::while_parsing;
 pub(crate) use region::{RegionOptions, Regions};
@@ -27,8 +27,5 @@ const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];
 
 /// Whether a node is a recurrent layer.
 pub(crate) fn is_recurrent(node: &NodeProto) -> bool {
-    match node.domain.as_str() {
-        "com.microsoft" => node.op_type == "DynamicQuantizeLSTM",
-        domain => is_standard(domain) && matches!(&*node.op_type, "LSTM" | "GRU" | "RNN"),
-    }
+    RecurrentOp::is_recurrent(&node.op_type, &node.domain)
 }

@@ -3,47 +3,20 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use tract_onnx::pb::NodeProto;
+use gatestream::model::{AttributeValue, OpAttribute, RecurrentOp};
+use tract_onnx::pb::attribute_proto::AttributeType;
+use tract_onnx::pb::{AttributeProto, NodeProto};
 use tract_onnx::tract_hir::internal::{TractResult, bail};
 
 use super::region::Regions;
 use crate::scoped;
-use crate::source::attributes::integer;
-
-/// The inputs of the operators, in the order of the file; `None` where an operator has none.
-const STANDARD: [&str; 8] = [
-    "X",
-    "W",
-    "R",
-    "B",
-    "sequence_lens",
-    "initial_h",
-    "initial_c",
-    "P",
-];
-const QUANTISED: [&str; 12] = [
-    "X",
-    "W",
-    "R",
-    "B",
-    "sequence_lens",
-    "initial_h",
-    "initial_c",
-    "P",
-    "W_scale",
-    "W_zero_point",
-    "R_scale",
-    "R_zero_point",
-];
-pub(super) const OUTPUTS: [&str; 3] = ["Y", "Y_h", "Y_c"];
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct RecurrentNode {
     pub name: String,
-    /// With its attributes, without inputs and outputs.
-    pub proto: NodeProto,
-    pub opset: i64,
+    pub operator: String,
+    pub attributes: Vec<OpAttribute>,
     /// The names of the inputs that are present, in the order of the operator's inputs in tract.
     pub inputs: Vec<&'static str>,
     pub outputs: Vec<&'static str>,
@@ -60,29 +33,25 @@ pub(crate) fn while_parsing<T>(regions: &Arc<Regions>, parse: impl FnOnce() -> T
 }
 
 impl RecurrentNode {
-    pub fn parse(proto: &NodeProto, opset: i64) -> TractResult<RecurrentNode> {
+    pub fn parse(proto: &NodeProto) -> TractResult<RecurrentNode> {
         let Some(regions) = scoped::current(&REGIONS) else {
             bail!("a recurrent node outside of a network");
         };
-        let is_quantised = proto.op_type == "DynamicQuantizeLSTM";
-        let names: &[&'static str] = if is_quantised { &QUANTISED } else { &STANDARD };
         let present = |names: &[&'static str], found: &[String]| {
             let pairs = names.iter().zip(found);
             let present = pairs.filter(|(_, found)| !found.is_empty());
             present.map(|(name, _)| *name).collect::<Vec<_>>()
         };
+        let attributes: TractResult<Vec<_>> = proto.attribute.iter().map(attribute).collect();
+        let attributes = attributes?;
         Ok(RecurrentNode {
             name: proto.name.clone(),
-            opset,
-            inputs: present(names, &proto.input),
-            outputs: present(&OUTPUTS, &proto.output),
-            is_batch_major: integer(proto, "layout", 0) == 1,
+            operator: proto.op_type.clone(),
+            inputs: present(&RecurrentOp::INPUTS, &proto.input),
+            outputs: present(&RecurrentOp::OUTPUTS, &proto.output),
+            is_batch_major: RecurrentOp::is_batch_major(&attributes),
+            attributes,
             regions,
-            proto: NodeProto {
-                input: Vec::new(),
-                output: Vec::new(),
-                ..proto.clone()
-            },
         })
     }
 
@@ -92,11 +61,28 @@ impl RecurrentNode {
     }
 
     pub fn is_quantised(&self) -> bool {
-        self.proto.op_type == "DynamicQuantizeLSTM"
+        self.operator == "DynamicQuantizeLSTM"
     }
+}
 
-    /// Whether an input is part of the weights.
-    pub fn is_weight(name: &str) -> bool {
-        !matches!(name, "X" | "sequence_lens" | "initial_h" | "initial_c")
-    }
+/// # Errors
+/// Its type is not that of an attribute of a recurrent operator.
+fn attribute(proto: &AttributeProto) -> TractResult<OpAttribute> {
+    let value = match proto.r#type() {
+        AttributeType::Float => AttributeValue::Float(proto.f),
+        AttributeType::Int => AttributeValue::Int(proto.i),
+        AttributeType::String => AttributeValue::String(proto.s.clone()),
+        AttributeType::Floats => AttributeValue::Floats(proto.floats.clone()),
+        AttributeType::Ints => AttributeValue::Ints(proto.ints.clone()),
+        AttributeType::Strings => AttributeValue::Strings(proto.strings.clone()),
+        other => bail!(
+            "attribute {:?} has the type {}",
+            proto.name,
+            other.as_str_name()
+        ),
+    };
+    Ok(OpAttribute {
+        name: proto.name.clone(),
+        value,
+    })
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use gatestream::model::{Input, Layout, Output};
+use gatestream::model::{Input, Layout, Output, RecurrentOp};
 use tract_onnx::tract_hir::internal::*;
 
 use super::node::RecurrentNode;
@@ -33,11 +33,7 @@ impl PartialEq for Recurrent {
 impl Eq for Recurrent {}
 
 fn refused(node: &RecurrentNode, why: impl std::fmt::Display) -> TractError {
-    format_err!(
-        "recurrent node {:?} ({}): {why}",
-        node.name,
-        node.proto.op_type
-    )
+    format_err!("recurrent node {:?} ({}): {why}", node.name, node.operator)
 }
 
 impl Recurrent {
@@ -67,7 +63,7 @@ impl Recurrent {
 
     /// Whether an input of the node is an input of the operator.
     pub fn reads(&self, input: &str) -> bool {
-        self.region.is_none() || !RecurrentNode::is_weight(input)
+        self.region.is_none() || !RecurrentOp::is_weight(input)
     }
 
     /// The inputs by name.
@@ -95,7 +91,7 @@ impl Recurrent {
             .node
             .inputs
             .iter()
-            .filter(|name| RecurrentNode::is_weight(name));
+            .filter(|name| RecurrentOp::is_weight(name));
         let weights = names.map(|name| {
             let value = named(name).with_context(|| format!("{name} is missing"))?;
             Ok(value.clone().into_arc_tensor())
@@ -135,7 +131,7 @@ impl Recurrent {
                 .transpose()
         };
         let (h0, c0) = (state("initial_h")?, state("initial_c")?);
-        let directions = self.directions(&region);
+        let directions = self.directions();
         let hidden = signature.output / directions;
 
         let layout = if node.is_batch_major {
@@ -170,17 +166,8 @@ impl Recurrent {
         outputs.collect()
     }
 
-    fn directions(&self, _: &Region) -> usize {
-        let attribute = self
-            .node
-            .proto
-            .attribute
-            .iter()
-            .find(|a| a.name == "direction");
-        match attribute.map(|direction| direction.s.as_slice()) {
-            Some(b"bidirectional") => 2,
-            _ => 1,
-        }
+    fn directions(&self) -> usize {
+        RecurrentOp::directions(&self.node.attributes)
     }
 
     fn lengths(&self, lengths: &Tensor, steps: usize, batch: usize) -> TractResult<Vec<usize>> {
@@ -292,7 +279,7 @@ impl Op for Recurrent {
     }
 
     fn info(&self) -> TractResult<Vec<String>> {
-        Ok(vec![self.node.proto.op_type.clone()])
+        Ok(vec![self.node.operator.clone()])
     }
 
     op_as_typed_op!();

@@ -6,17 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use gatestream::execute::{PackedModel, Session};
-use gatestream::model::{Input, Model, Output, Precision, Signature};
+use gatestream::model::{Input, Model, OpWeights, Output, Precision, RecurrentOp, Signature};
 use gatestream::plan::{Plan, Stamp};
-use prost::Message;
-use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use tract_onnx::prelude::{DatumType, Tensor};
 
-use super::node::{OUTPUTS, RecurrentNode};
+use super::node::RecurrentNode;
+use crate::NetworkPlan;
 use crate::profile::{RegionRun, record};
-use crate::source::of_any_size;
 use crate::threads::Threads;
-use crate::{ElementType, NetworkPlan};
 
 /// How the models of regions differ from their nodes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,8 +128,7 @@ impl Region {
         weights: Vec<Arc<Tensor>>,
         options: RegionOptions,
     ) -> Result<Region, String> {
-        let file = file_of(node, &weights)?;
-        let mut model = Model::from_onnx(&file).map_err(|why| why.to_string())?;
+        let mut model = model_of(node, &weights)?;
         if options.clips_outputs {
             model = model.clipping_outputs();
         }
@@ -142,7 +138,7 @@ impl Region {
         }
         Ok(Region {
             node: node.name.clone(),
-            operator: node.proto.op_type.clone(),
+            operator: node.operator.clone(),
             model,
             weights,
             session: Mutex::new(None),
@@ -239,91 +235,36 @@ impl Region {
     }
 }
 
-/// The bytes of an ONNX file of this node alone.
-fn file_of(node: &RecurrentNode, weights: &[Arc<Tensor>]) -> Result<Vec<u8>, String> {
-    let names = node
-        .inputs
-        .iter()
-        .filter(|name| RecurrentNode::is_weight(name));
-    let initializers = names
-        .zip(weights)
-        .map(|(name, value)| initializer(name, value));
-    let all_inputs = [
-        "X",
-        "W",
-        "R",
-        "B",
-        "sequence_lens",
-        "initial_h",
-        "initial_c",
-        "P",
-    ];
-    let quantised = ["W_scale", "W_zero_point", "R_scale", "R_zero_point"];
-    let listed = all_inputs
-        .iter()
-        .chain(quantised.iter().filter(|_| node.is_quantised()));
-    let slots = listed.map(|name| match node.input(name) {
-        Some(_) => (*name).to_owned(),
-        None => String::new(),
+/// The model of the node with these weights.
+fn model_of(node: &RecurrentNode, weights: &[Arc<Tensor>]) -> Result<Model, String> {
+    let is_weight = |name: &&&'static str| RecurrentOp::is_weight(name);
+    let names = node.inputs.iter().filter(is_weight);
+    let values = names.zip(weights).map(|(&input, value)| {
+        let (element_type, value) = match value.datum_type().unquantized() {
+            DatumType::I8 => (3, value.cast_to::<i8>()),
+            DatumType::U8 => (2, value.cast_to::<u8>()),
+            _ => (1, value.cast_to::<f32>()),
+        };
+        let value = value.map_err(|why| format!("{input}: {why:#}"))?;
+        Ok((input, element_type, value))
     });
-    let mut slots: Vec<String> = slots.collect();
-    while slots.last().is_some_and(String::is_empty) {
-        slots.pop();
-    }
-    let outputs: Vec<&str> = match node.proto.op_type.as_str() {
-        "LSTM" | "DynamicQuantizeLSTM" => OUTPUTS.to_vec(),
-        _ => OUTPUTS[..2].to_vec(),
-    };
-    let inputs = node
-        .inputs
+    let values = values.collect::<Result<Vec<_>, String>>()?;
+    let weights: Vec<OpWeights<'_>> = values
         .iter()
-        .filter(|name| !RecurrentNode::is_weight(name));
-    let inputs = inputs.map(|name| match *name {
-        "sequence_lens" => of_any_size(name, ElementType::I32, 1),
-        _ => of_any_size(name, ElementType::F32, 3),
-    });
-    let graph = GraphProto {
-        name: node.name.clone(),
-        node: vec![NodeProto {
-            name: node.name.clone(),
-            input: slots,
-            output: outputs.iter().map(|&name| name.to_owned()).collect(),
-            ..node.proto.clone()
-        }],
-        initializer: initializers.collect::<Result<_, _>>()?,
-        input: inputs.collect(),
-        output: outputs
-            .iter()
-            .map(|name| of_any_size(name, ElementType::F32, if *name == "Y" { 4 } else { 3 }))
-            .collect(),
-        ..GraphProto::default()
+        .map(|(input, element_type, value)| OpWeights {
+            input,
+            shape: value.shape(),
+            element_type: *element_type,
+            bytes: value.as_bytes(),
+        })
+        .collect();
+    let run_inputs = node.inputs.iter().filter(|name| !is_weight(name));
+    let op = RecurrentOp {
+        name: &node.name,
+        operator: &node.operator,
+        attributes: &node.attributes,
+        run_inputs: &run_inputs.copied().collect::<Vec<_>>(),
+        weights: &weights,
     };
-    let set = |domain: &str, version| OperatorSetIdProto {
-        domain: domain.into(),
-        version,
-    };
-    let model = ModelProto {
-        ir_version: 8,
-        // The operators have not changed since.
-        opset_import: vec![set("", node.opset.clamp(7, 22)), set("com.microsoft", 1)],
-        graph: Some(graph),
-        ..ModelProto::default()
-    };
-    Ok(model.encode_to_vec())
-}
-
-fn initializer(name: &str, value: &Tensor) -> Result<TensorProto, String> {
-    let (data_type, value) = match value.datum_type().unquantized() {
-        DatumType::I8 => (3, value.cast_to::<i8>()),
-        DatumType::U8 => (2, value.cast_to::<u8>()),
-        _ => (1, value.cast_to::<f32>()),
-    };
-    let value = value.map_err(|why| format!("{name}: {why:#}"))?;
-    Ok(TensorProto {
-        name: name.into(),
-        dims: value.shape().iter().map(|&size| size as i64).collect(),
-        data_type,
-        raw_data: value.as_bytes().to_vec(),
-        ..TensorProto::default()
-    })
+    Model::from_recurrent(&op).map_err(|why| why.to_string())
 }

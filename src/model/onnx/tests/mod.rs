@@ -2,6 +2,7 @@
 //! every refusal names the node or tensor and what is supported.
 
 mod quantised;
+mod recurrent_op;
 
 use prost::Message;
 
