@@ -292,7 +292,7 @@ impl Case {
         let others = (0..takers)
             .chain(self.owners(upper))
             .any(|w| !owners.contains(&w));
-        let is_forward = matches!(self.model.layers()[layer].directions(), [d] if !d.is_reverse());
+        let is_forward = self.model.layers()[layer].is_forward();
         let by_chunk = self.directions(upper).all(|d| self.is_all_ahead(upper, d));
         let every = if by_chunk { next.chunk_steps } else { 1 };
         (others && is_forward && self.takers(layer) == 0).then_some(every)

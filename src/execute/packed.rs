@@ -13,9 +13,7 @@ use std::sync::{Arc, OnceLock};
 use super::meetings::Meetings;
 use super::part::PackedPart;
 use super::team::{Team, TeamPanicked};
-use crate::model::{
-    CellStep, Direction, Layer, Matrix, Merge, Model, Precision, Signature, StepWeights,
-};
+use crate::model::{CellStep, Layer, Matrix, Merge, Model, Precision, Signature, StepWeights};
 use crate::plan::{Configuration, DirectionPlan, InputProjectionBy, LayerPlan, Plan, PlanError};
 use crate::schedule::{DirectionSchedule, PanelOrder};
 use gatestream_kernels::{Blocking, GateKernel, Isa, IsaError, Kernels, Stripes, kernels};
@@ -336,13 +334,12 @@ impl PackedModel {
         let configurations = configurations
             .map(|entry| PackedConfiguration::new(model, &entry.configuration, &parts))
             .collect();
-        let mut directions = model.layers().iter().flat_map(|l| l.directions());
         Ok(Arc::new(PackedModel {
             kernels,
             signature: model.signature(),
             configurations,
             plan: plan.clone(),
-            streams: !directions.any(Direction::is_reverse),
+            streams: model.is_forward(),
         }))
     }
 

@@ -198,6 +198,11 @@ impl Layer {
         &self.directions
     }
 
+    /// Whether it has the forward direction alone: then it can run step by step.
+    pub fn is_forward(&self) -> bool {
+        matches!(&self.directions[..], [one] if !one.is_reverse())
+    }
+
     /// The phases of a step: the most of its directions.
     pub fn phases(&self) -> usize {
         let phases = self.directions.iter().map(|of| of.step().phases());

@@ -176,6 +176,24 @@ impl Model {
         &self.layers
     }
 
+    /// Whether all layers are forward ([`Layer::is_forward`]): then a run may be divided into steps,
+    /// and go on from the states of another.
+    ///
+    /// ```
+    /// use gatestream::model::{Layer, Lstm, Merge, Model};
+    ///
+    /// let lstm = Lstm::new(3, 4).layers(2);
+    /// let forward = lstm.clone().random(1)?;
+    /// assert!(forward.is_forward());
+    /// assert!(!lstm.bidirectional(Merge::Concat).random(1)?.is_forward());
+    /// let reverse = forward.layers()[0].directions()[0].clone().reversed();
+    /// assert!(!Model::new(vec![Layer::single(reverse)])?.is_forward());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_forward(&self) -> bool {
+        self.layers.iter().all(Layer::is_forward)
+    }
+
     /// The named inputs and outputs, with their axes.
     pub fn interface(&self) -> &Interface {
         &self.interface

@@ -40,13 +40,11 @@ const PART_OPERATIONS: f64 = 2e10;
 
 /// See [`Session::step_operations`].
 fn step_operations(model: &gatestream::Model) -> Option<f64> {
-    let directions = || model.layers().iter().flat_map(|layer| layer.directions());
-    let is_forward = directions().count() == model.layers().len()
-        && directions().all(|direction| !direction.is_reverse());
-    let values: usize = directions()
+    let directions = model.layers().iter().flat_map(|layer| layer.directions());
+    let values: usize = directions
         .map(|direction| direction.weights().values())
         .sum();
-    is_forward.then_some(2.0 * values as f64)
+    model.is_forward().then_some(2.0 * values as f64)
 }
 
 /// The sizes of an input, as its array has them.

@@ -189,11 +189,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         writeln!(out, "{words}")?;
     }
     print(&mut out, &model, &tuned, &options)?;
-    let is_forward = model.layers().iter().all(|layer| {
-        let directions = layer.directions();
-        directions.len() == 1 && !directions[0].is_reverse()
-    });
-    if is_forward && let Some(rows) = BatchSizes::of_plan(&tuned.plan) {
+    if model.is_forward()
+        && let Some(rows) = BatchSizes::of_plan(&tuned.plan)
+    {
         let most = rows.max;
         writeln!(
             out,

@@ -438,8 +438,7 @@ impl<D: Driver> PreparedModel for DeviceModel<D> {
         mut y: Option<RowsMut<'_>>,
     ) -> Result<(), RunError> {
         let signature = self.model.signature();
-        let directions = || self.model.layers().iter().flat_map(Layer::directions);
-        if directions().any(|of| of.is_reverse()) {
+        if !self.model.is_forward() {
             return Err(RunError::NotStreamable);
         }
         let batch = steps.batch();

@@ -40,14 +40,10 @@ pub(crate) fn plans(
     (batch, steps): (usize, usize),
 ) -> Option<WavefrontPlans> {
     let layers = model.layers();
-    let is_forward = |layer: &Layer| {
-        let directions = layer.directions();
-        directions.len() == 1 && directions.iter().all(|of| !of.is_reverse())
-    };
     let chunk = steps
         .div_ceil(CHUNKS_PER_LAYER * layers.len())
         .max(settings.least_chunk);
-    if layers.len() < 2 || !layers.iter().all(is_forward) || chunk >= steps {
+    if layers.len() < 2 || !model.is_forward() || chunk >= steps {
         return None;
     }
     let part = Device {

@@ -116,8 +116,7 @@ impl<D: Driver> ResidentStack<D> {
     ) -> Result<ResidentStack<D>, SessionError> {
         let model = network.model;
         check_network(network)?;
-        let mut directions = model.layers().iter().flat_map(Layer::directions);
-        if directions.any(|of| of.is_reverse()) {
+        if !model.is_forward() {
             return Err(SessionError::Backend(RunError::NotStreamable.to_string()));
         }
         let ResidentRoom {

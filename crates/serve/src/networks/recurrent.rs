@@ -11,7 +11,7 @@ use gatestream::execute::{
 };
 use gatestream::layers::Embedding;
 use gatestream::machine::{Level, Topology};
-use gatestream::model::{Direction, Model};
+use gatestream::model::Model;
 use gatestream::plan::Plan;
 
 /// A model: a forward one that runs one or a few steps at a time, or any that runs whole sequences.
@@ -25,10 +25,8 @@ pub(super) struct Recurrent {
 
 impl Recurrent {
     pub fn new(model: Arc<Model>) -> Result<Recurrent, NetworkError> {
-        let is_reverse = |layer: &gatestream::model::Layer| {
-            layer.directions().len() > 1 || layer.directions().iter().any(Direction::is_reverse)
-        };
-        match model.layers().iter().position(is_reverse) {
+        let mut layers = model.layers().iter();
+        match layers.position(|layer| !layer.is_forward()) {
             Some(layer) => Err(NetworkError::Reverse { layer }),
             None => Ok(Recurrent::whole(model)),
         }

@@ -44,10 +44,7 @@ impl Stack {
         plan: Option<Plan>,
         max_steps: usize,
     ) -> Result<Stack, NetworkError> {
-        let directions = || model.layers().iter().flat_map(|layer| layer.directions());
-        let is_forward = directions().count() == model.layers().len()
-            && directions().all(|direction| !direction.is_reverse());
-        Ok(if is_forward {
+        Ok(if model.is_forward() {
             let cell = ChainCell::new(model)?;
             let cell = match plan {
                 Some(plan) => cell.with_plan(plan)?,

@@ -148,11 +148,7 @@ fn encoder(
 ) -> Result<Encoder, String> {
     let embedding = Arc::new(Embedding::new(matrix(tensors, &of.encoder_embedding)?));
     let model = layers(tensors, &of.encoder, config.precision)?;
-    let is_forward = model
-        .layers()
-        .iter()
-        .all(|layer| layer.directions().len() == 1);
-    Ok(if is_forward {
+    Ok(if model.is_forward() {
         EncoderCell::new(embedding, model)
             .map_err(|why| why.to_string())?
             .into()

@@ -94,13 +94,8 @@ pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, S
     };
     let signature = model.signature();
     let states = model.layers().iter().flat_map(layer_states).collect();
-    let is_forward = model.layers().iter().all(|layer| {
-        let directions = layer.directions();
-        directions.len() == 1 && !directions[0].is_reverse()
-    });
-    let max_steps = config
-        .max_steps
-        .unwrap_or(if is_forward { 10_000 } else { 1_000 });
+    let usual_steps = if model.is_forward() { 10_000 } else { 1_000 };
+    let max_steps = config.max_steps.unwrap_or(usual_steps);
     let mut cells = Cells::new();
     let stack = Stack::add(&mut cells, Arc::new(model), plan, max_steps)
         .map_err(|why| format!("{name}: {why}"))?;
