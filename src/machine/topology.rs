@@ -28,8 +28,9 @@ impl Topology {
 
     /// What was read, or the guess of [`Topology::count_only`].
     fn or_counted(found: Result<Topology, TopologyError>, allowed: &[usize]) -> Topology {
-        let mut topology =
-            found.unwrap_or_else(|error| Topology::count_only(allowed, error.to_string()));
+        let mut topology = found.unwrap_or_else(|error| {
+            Topology::counted(allowed, threads_of_core(allowed.len()), error.to_string())
+        });
         // The affinity mask does not show the quota of control groups.
         topology.cpu_quota =
             Some(super::runnable_threads()).filter(|&quota| quota < topology.cpus());
@@ -42,25 +43,28 @@ impl Topology {
     /// planned for too small a cache is merely cut finer, one planned for too large a cache is
     /// fetched again every step.
     pub fn count_only(cpus: &[usize], why: String) -> Topology {
-        let cpus: BTreeSet<usize> = cpus.iter().copied().collect();
-        let cache = |level, kind, kib: usize, cpu| Cache {
+        Topology::counted(cpus, 1, why)
+    }
+
+    /// As [`Topology::count_only`], with so many CPUs that follow each other on each core.
+    fn counted(cpus: &[usize], threads_of_core: usize, why: String) -> Topology {
+        let cpus = Vec::from_iter(BTreeSet::from_iter(cpus.iter().copied()));
+        let cores = || cpus.chunks(threads_of_core.max(1)).map(<[usize]>::to_vec);
+        let cache = |level, kind, kib: usize, cpus| Cache {
             level,
             kind,
             bytes: kib << 10,
             line_bytes: 64,
-            cpus: vec![cpu],
+            cpus,
             sharing_cores: 1,
         };
-        let l1 = cpus.iter().map(|&cpu| cache(1, CacheKind::Data, 32, cpu));
-        let l2 = cpus
-            .iter()
-            .map(|&cpu| cache(2, CacheKind::Unified, 256, cpu));
+        let l1 = cores().map(|cpus| cache(1, CacheKind::Data, 32, cpus));
+        let l2 = cores().map(|cpus| cache(2, CacheKind::Unified, 256, cpus));
         Topology {
             cpu_model: "unknown".to_string(),
-            cores: cpus
-                .iter()
-                .map(|&cpu| Core {
-                    cpus: vec![cpu],
+            cores: cores()
+                .map(|cpus| Core {
+                    cpus,
                     package: 0,
                     numa_node: 0,
                 })
@@ -68,7 +72,7 @@ impl Topology {
             caches: l1.chain(l2).collect(),
             numa_nodes: vec![NumaNode {
                 id: 0,
-                cpus: cpus.iter().copied().collect(),
+                cpus: cpus.clone(),
             }],
             cpu_quota: None,
             source: Source::CountOnly { why },
@@ -255,6 +259,17 @@ impl Topology {
     }
 }
 
+/// CPUs of each core, where the system tells the number of cores alone: those of a core then have
+/// numbers that follow each other, as on Windows. Linux numbers them otherwise, and tells more.
+fn threads_of_core(allowed: usize) -> usize {
+    let (all, cores) = (num_cpus::get(), num_cpus::get_physical());
+    let is_whole = allowed == all && cores > 0 && all.is_multiple_of(cores);
+    if cfg!(target_os = "linux") || !is_whole {
+        return 1;
+    }
+    all / cores
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,5 +293,13 @@ mod tests {
             topology.cpus_for_team(2 * allowed.len()).len(),
             2 * allowed.len()
         );
+    }
+
+    #[test]
+    fn cpus_of_a_core_follow_each_other() {
+        let topology = Topology::counted(&[0, 1, 2, 3, 4, 5], 2, "a test".into());
+        topology.validate().unwrap();
+        assert_eq!((topology.team_size(), topology.cpus()), (3, 6));
+        assert_eq!(topology.cpus_for_team(4), [0, 2, 4, 1]);
     }
 }

@@ -106,8 +106,9 @@ pub enum Source {
     Sysfs,
     /// The hwloc library.
     Hwloc,
-    /// Nowhere: the CPUs were counted, and each is guessed to be a core of its own, all in one
-    /// node, with a private L1 of 32 KiB and L2 of 256 KiB ([`Topology::count_only`]).
+    /// Nowhere: the CPUs were counted, and on Windows and macOS the cores. All are guessed to be in
+    /// one node, each core with a private L1 of 32 KiB and L2 of 256 KiB
+    /// ([`Topology::count_only`]).
     CountOnly {
         /// Why nothing better was found.
         why: String,
