@@ -5,7 +5,7 @@
 
 Requests come at Poisson times, with the lengths of two columns of a CSV file. `merge` collects the waiting requests, encodes them
 all and then decodes them all; `level` does so a step at a time, `merge` with several steps of few rows in an encoder's batch.
-`worth` is cellular batching that runs encoders or decoders by the value of their rows (as `crates/serve/src/policy` does); `turns`
+`worth` is cellular batching that runs encoders or decoders by the value of their rows (as `crates/scheduler/src/policy` does); `turns`
 alternates. `alone` is a request that shares the machine with no other. Printed are p50, p90 and p99 in ms, and p90 beside that of
 `merge` and of `level`, each with its best batch. `--source` and `--target` multiply the lengths.
 """

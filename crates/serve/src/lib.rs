@@ -1,8 +1,8 @@
 //! Serving: requests of many users, batched cell by cell.
 //!
 //! Programs call the [`engine`]. A request is a graph of cells ([`cell_graph`]); [`networks`] has
-//! the cells of common networks. The design of the [`scheduler`], the [`policy`] and the workers is
-//! described below.
+//! the cells of common networks. The design of the workers is described below; graphs of cells, the
+//! [`scheduler`] and the [`policy`] are those of [`gatestream_scheduler`].
 //!
 //! ```
 //! use gatestream::model::Lstm;
@@ -25,17 +25,16 @@
 //!
 #![doc = include_str!("../README.md")]
 
-pub mod cell_graph;
 pub mod engine;
 mod error;
 pub mod networks;
-pub mod policy;
-pub mod scheduler;
 mod sync;
 mod worker;
 
 pub use engine::Engine;
 pub use error::RequestError;
+#[doc(no_inline)]
+pub use gatestream_scheduler::{cell_graph, policy, scheduler};
 
 /// The Rust examples of the repository's README, which use the library and this crate.
 #[cfg(doctest)]

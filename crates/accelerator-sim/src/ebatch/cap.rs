@@ -1,6 +1,6 @@
 //! The most steps of a lane in a batch: N.
 
-use gatestream_serve::policy::ebatch::{LayerTimes, Rest, Time};
+use gatestream_scheduler::policy::ebatch::{LayerTimes, Rest, Time};
 
 /// The most steps of a lane in a batch (N).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -217,7 +217,7 @@ impl State {
         self.scheduler.set_steps_at_once(key, &prepared.steps);
         let cells = Arc::new(ModelCells {
             key,
-            first: self.scheduler.first_cell(key).unwrap_or(CellId(0)),
+            first: self.scheduler.first_cell(key).unwrap_or_default(),
             cells: prepared.cells.clone(),
         });
         let model = ModelState {

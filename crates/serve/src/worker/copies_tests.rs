@@ -18,7 +18,7 @@ use gatestream::execute::team::{SharedTeam, Team};
 const WIDTH: usize = 3000;
 const FEW: usize = 3;
 const MOST_ROWS: usize = 16;
-const CELL: CellId = CellId(0);
+const CELL: CellId = CellId::new(0);
 
 /// What a cell makes of `x` and its states, the second of which is of another width: its new states
 /// and its output. Whole numbers below 4000, so that every order of adding gives the same.

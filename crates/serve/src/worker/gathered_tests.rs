@@ -10,7 +10,7 @@ use crate::cell_graph::{CellError, Cells, WorkerEnv};
 use crate::scheduler::{Row, WorkerId};
 use gatestream::execute::team::{SharedTeam, Team};
 
-const CELL: CellId = CellId(0);
+const CELL: CellId = CellId::new(0);
 const WIDTH: usize = 2;
 
 /// Gives each row what it takes plus one, and tells where the rows were; fails at what is negative.

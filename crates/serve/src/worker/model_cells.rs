@@ -19,7 +19,7 @@ impl ModelCells {
         std::sync::Arc::new(ModelCells {
             key: ModelKey::default(),
             cells,
-            first: CellId(0),
+            first: CellId::new(0),
         })
     }
 }

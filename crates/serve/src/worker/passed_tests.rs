@@ -13,8 +13,8 @@ use gatestream::execute::team::{SharedTeam, Team};
 
 const HIDDEN: usize = 8;
 const ROWS: usize = 4;
-const LEAF: CellId = CellId(0);
-const NODE: CellId = CellId(1);
+const LEAF: CellId = CellId::new(0);
+const NODE: CellId = CellId::new(1);
 
 /// A worker, and the only request: a tree.
 struct One {

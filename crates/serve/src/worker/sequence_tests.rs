@@ -11,7 +11,7 @@ use crate::cell_graph::{
 use crate::scheduler::{Row, WorkerId};
 use gatestream::execute::team::{SharedTeam, Team};
 
-const CELL: CellId = CellId(0);
+const CELL: CellId = CellId::new(0);
 
 /// `y` is `x` followed by `x`. Notes the addresses of `x`; fails if `x` begins with a negative
 /// value.

@@ -64,7 +64,7 @@ struct Chains {
     chains: Vec<(RequestKey, Arc<RequestValues<()>>)>,
 }
 
-const CELL: CellId = CellId(0);
+const CELL: CellId = CellId::new(0);
 
 fn sum() -> Ports {
     Ports::new().input("x", 1).state("sum", 1)

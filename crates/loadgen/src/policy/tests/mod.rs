@@ -1,21 +1,21 @@
 //! The baselines on the scheduler of `gatestream-serve`: what graph batching does in closed form,
 //! and the tests that the scheduler has for every policy.
 
-#[path = "../../../../serve/src/scheduler/tests/figure5.rs"]
+#[path = "../../../../scheduler/src/scheduler/tests/figure5.rs"]
 mod figure5;
 mod groups;
-#[path = "../../../../serve/src/scheduler/tests/large.rs"]
+#[path = "../../../../scheduler/src/scheduler/tests/large.rs"]
 mod large;
-#[path = "../../../../serve/src/scheduler/tests/models.rs"]
+#[path = "../../../../scheduler/src/scheduler/tests/models.rs"]
 mod models;
-#[path = "../../../../serve/src/scheduler/tests/properties.rs"]
+#[path = "../../../../scheduler/src/scheduler/tests/properties.rs"]
 mod properties;
-#[path = "../../../../serve/src/scheduler/tests/shares.rs"]
+#[path = "../../../../scheduler/src/scheduler/tests/shares.rs"]
 mod shares;
-#[path = "../../../../serve/src/scheduler/tests/simulated.rs"]
+#[path = "../../../../scheduler/src/scheduler/tests/simulated.rs"]
 mod simulated;
 mod steps;
-#[path = "../../../../serve/src/cell_graph/test_graphs.rs"]
+#[path = "../../../../scheduler/src/cell_graph/test_graphs.rs"]
 mod test_graphs;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -314,10 +314,7 @@ impl Cell for DecoderCell {
 
     fn cost(&self) -> CellCost {
         // A plan does not time the projection.
-        CellCost {
-            weight_bytes: self.recurrent.cost().weight_bytes + self.weights.bytes(),
-            ..CellCost::default()
-        }
+        CellCost::of_weight_bytes(self.recurrent.cost().weight_bytes + self.weights.bytes())
     }
 
     fn prepare(&self, env: &WorkerEnv) -> Result<Box<dyn PreparedCell>, CellError> {

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::super::{Chain, ChainCell, NetworkError, Outputs};
+use super::measured_plan::measured_plan;
 use super::{alone, bits, random, together};
-use crate::cell_graph::cost_tests::measured_plan;
 use crate::cell_graph::{
     BatchSizes, Cell, Cells, DynamicGraph, Graph, Growth, NodeId, NodeOutputs,
 };

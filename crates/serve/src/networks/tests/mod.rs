@@ -1,6 +1,8 @@
 //! Networks against plain loops: each request alone, and many in random batches.
 
 mod chain;
+#[path = "../../../../../tests/common/measured_plan.rs"]
+mod measured_plan;
 mod seq2seq;
 mod tree;
 

@@ -4,8 +4,8 @@ use super::super::{
     BeamSeq2Seq, DecoderCell, Encoder, EncoderCell, NetworkError, Seq2Seq, Until, WholeCell,
     beam_answers,
 };
+use super::measured_plan::measured_plan;
 use super::{Request, alone, random, together};
-use crate::cell_graph::cost_tests::measured_plan;
 use crate::cell_graph::{BatchSizes, Cell, Cells};
 use gatestream::execute::Session;
 use gatestream::execute::State;

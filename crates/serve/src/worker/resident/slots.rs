@@ -127,7 +127,7 @@ mod tests {
         let values = Values::new(graph, &unfolded, None, &cells, ());
         let model = Arc::new(ModelCells {
             key: ModelKey::default(),
-            first: CellId(0),
+            first: CellId::new(0),
             cells,
         });
         let row = TaskRow {

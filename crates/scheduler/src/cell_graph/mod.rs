@@ -4,14 +4,13 @@
 //! cells: built as a whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked
 //! when it is submitted; [`RequestGraph`] is the part that the scheduler needs, without values.
 //!
-//! A user's own cell, and requests that unfold into it (`examples/serve_in_process.rs` has one
-//! beside an LSTM, on an engine):
+//! A user's own cell, and requests that unfold into it (`serve/examples/serve_in_process.rs` has
+//! one beside an LSTM, on an engine):
 //!
 //! ```
-//! use gatestream_serve::cell_graph::{
+//! use gatestream_scheduler::cell_graph::{
 //!     Batch, Cell, CellError, CellId, Cells, Graph, WorkerEnv, Ports, PreparedCell, Source,
 //! };
-//! use gatestream_serve::networks::run_unbatched;
 //!
 //! /// A leaky sum: `total = keep · total + x`, one row for each running request.
 //! struct Leaky {
@@ -60,8 +59,8 @@
 //! let mut cells = Cells::new();
 //! let ports = Ports::new().input("x", 1).state("total", 1);
 //! let leaky = cells.add(Leaky { ports, keep: 0.5 });
-//! let answer = run_unbatched(&cells, unfold(leaky, &[1.0, 2.0, 3.0]), None)?;
-//! assert_eq!(answer, [4.25]);
+//! let graph = unfold(leaky, &[1.0, 2.0, 3.0]).unfold(&cells)?; // checked
+//! assert_eq!((graph.nodes(), graph.subgraphs()), (3, 1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -79,13 +78,10 @@ pub(crate) mod test_graphs;
 mod tests;
 
 pub use cell::{Batch, Cell, CellError, CellId, Cells, PreparedCell, RowLayout, WorkerEnv};
-#[cfg(test)]
-pub(crate) use cost::tests as cost_tests;
 pub use cost::{BatchSizes, BatchTime, CellCost};
-pub(crate) use dynamic::Deferred;
-pub use dynamic::{DynamicGraph, Growth, NodeOutputs};
+pub use dynamic::{Deferred, DynamicGraph, Growth, NodeOutputs};
 pub use error::{GraphError, Reader};
 pub use graph::{Graph, Mark, NodeId, Source};
-pub(crate) use incremental::Resident;
+pub use incremental::Resident;
 pub use ports::{Port, Ports};
 pub use request_graph::{MAX_NODES, RequestGraph};

@@ -56,7 +56,7 @@ impl RequestGraph {
 
     /// For each new subgraph, the earlier node that it continues from, if it reads no other node
     /// outside: then the scheduler joins it to that node's subgraph.
-    pub(crate) fn continues_from(&self) -> Vec<Option<NodeId>> {
+    pub fn continues_from(&self) -> Vec<Option<NodeId>> {
         let mut from: Vec<Option<NodeId>> = vec![None; self.subgraphs];
         let mut several = vec![false; self.subgraphs];
         for &(before, node) in &self.edges {

@@ -87,7 +87,7 @@ pub trait Policy: Send {
     /// All rows must belong to live requests, and none to a subgraph that is pinned to another
     /// worker. Rows and padding together must not exceed the cell's
     /// [`BatchSizes::max`](crate::cell_graph::BatchSizes::max); otherwise the requests of the task
-    /// end with [`RequestError::TooManyRows`](crate::RequestError::TooManyRows).
+    /// end with `gatestream_serve::RequestError::TooManyRows`.
     fn next_task(
         &mut self,
         table: &mut Table,

@@ -25,7 +25,7 @@ pub struct BatchTime {
 }
 
 /// The costs of the batches of a cell, from its plan or measured by
-/// [`calibrate`](crate::engine::calibrate).
+/// `gatestream_serve::engine::calibrate`.
 ///
 /// An engine hands the costs of all cells to its policy once, at start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl BatchSizes {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use gatestream_serve::cell_graph::{BatchSizes, BatchTime};
+    /// use gatestream_scheduler::cell_graph::{BatchSizes, BatchTime};
     ///
     /// let measured = [(1, 200), (8, 400), (16, 700), (32, 1390)].map(|(rows, micros)| BatchTime {
     ///     rows,
@@ -111,6 +111,14 @@ impl CellCost {
             ..CellCost::default()
         }
     }
+
+    /// The default, with so many bytes of weights.
+    pub fn of_weight_bytes(weight_bytes: usize) -> CellCost {
+        CellCost {
+            weight_bytes,
+            ..CellCost::default()
+        }
+    }
 }
 
 impl From<BatchSizes> for CellCost {
@@ -124,28 +132,14 @@ impl From<BatchSizes> for CellCost {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use gatestream::model::{Lstm, Model};
-    use gatestream::plan::{Cost, Measured};
+#[path = "../../../../tests/common/measured_plan.rs"]
+mod measured_plan;
 
-    /// A plan on one core with these measured entries: batch, steps, nanoseconds.
-    pub fn measured_plan(model: &Model, entries: &[(usize, usize, u64)]) -> Plan {
-        let entries = entries.iter().map(|&(batch, steps, median_ns)| {
-            let mut entry = Plan::with_threads(model, batch, steps, 1).entries.remove(0);
-            entry.measured = Some(Measured {
-                cost: Cost {
-                    median_ns,
-                    spread_ns: 0,
-                },
-                runner_up: None,
-            });
-            entry
-        });
-        Plan {
-            entries: entries.collect(),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::measured_plan::measured_plan;
+    use super::*;
+    use gatestream::model::Lstm;
 
     #[test]
     fn the_fewest_rows_close_to_the_best_rate_are_chosen() {

@@ -70,7 +70,7 @@ pub struct Growth<'a> {
 }
 
 /// A job that runs when nothing is locked: it calls users' code.
-pub(crate) type Deferred = Box<dyn FnOnce() + Send>;
+pub type Deferred = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
     /// Additions to this graph.
@@ -84,12 +84,12 @@ impl<'a> Growth<'a> {
     }
 
     /// Runs `job` later, with nothing locked.
-    pub(crate) fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
+    pub fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
         self.deferred.push(Box::new(job));
     }
 
     /// The deferred jobs.
-    pub(crate) fn take_deferred(&mut self) -> Vec<Deferred> {
+    pub fn take_deferred(&mut self) -> Vec<Deferred> {
         std::mem::take(&mut self.deferred)
     }
 
@@ -103,12 +103,12 @@ impl<'a> Growth<'a> {
     }
 
     /// From now on collects parts.
-    pub(crate) fn collect_parts(&mut self) {
+    pub fn collect_parts(&mut self) {
         self.parts = Some(Vec::new());
     }
 
     /// The collected parts.
-    pub(crate) fn take_parts(&mut self) -> Vec<Vec<f32>> {
+    pub fn take_parts(&mut self) -> Vec<Vec<f32>> {
         self.parts.take().unwrap_or_default()
     }
 

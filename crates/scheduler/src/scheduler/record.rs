@@ -62,11 +62,12 @@ impl Prepared {
     }
 
     /// Number of its nodes.
-    pub(crate) fn nodes(&self) -> usize {
+    pub fn nodes(&self) -> usize {
         self.0.nodes.len()
     }
 
-    pub(crate) fn requirements(&self) -> &Requirements {
+    /// What it takes of the limits.
+    pub fn requirements(&self) -> &Requirements {
         &self.0.requirements
     }
 }

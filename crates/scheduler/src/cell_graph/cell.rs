@@ -73,7 +73,7 @@ pub enum RowLayout {
 
 impl RowLayout {
     /// Whether the input rows are gathered.
-    pub(crate) fn gathers_inputs(self) -> bool {
+    pub fn gathers_inputs(self) -> bool {
         self != RowLayout::Contiguous
     }
 }
@@ -103,7 +103,7 @@ pub trait Cell: Send + Sync {
     }
 
     /// The layout of its batches. Each batch has this layout or is contiguous, as in
-    /// [`run_unbatched`](crate::networks::run_unbatched). Ignored if it has sequences, whose rows
+    /// `gatestream_serve::networks::run_unbatched`. Ignored if it has sequences, whose rows
     /// are gathered.
     fn layout(&self) -> RowLayout {
         RowLayout::Contiguous
@@ -272,7 +272,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The lists of views, to be reused.
-    pub(crate) fn into_lists(self) -> (Vec<RowsRef<'a>>, Vec<RowsMut<'a>>) {
+    pub fn into_lists(self) -> (Vec<RowsRef<'a>>, Vec<RowsMut<'a>>) {
         (self.inputs, self.written)
     }
 
@@ -337,7 +337,7 @@ impl<'a> Batch<'a> {
     /// inputs and outputs are `[steps, rows, width]`.
     ///
     /// ```
-    /// use gatestream_serve::cell_graph::{Batch, Ports};
+    /// use gatestream_scheduler::cell_graph::{Batch, Ports};
     ///
     /// let ports = Ports::new().input("x", 2).state("sum", 1).output("twice", 2);
     /// let x = [vec![1.0, 2.0, 3.0, 4.0]];
@@ -393,11 +393,16 @@ fn steps_of(lengths: Option<&[usize]>) -> usize {
     lengths.map_or(1, |lengths| lengths.iter().copied().max().unwrap_or(0))
 }
 
-/// The index of a cell in [`Cells`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The index of a cell in [`Cells`]; by default that of the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CellId(pub(crate) u32);
 
 impl CellId {
+    /// The cell that was, or will be, added at `index` to [`Cells`].
+    pub const fn new(index: u32) -> CellId {
+        CellId(index)
+    }
+
     /// The index, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
@@ -408,7 +413,7 @@ impl CellId {
 ///
 /// The order of addition is the order in graphs: of the cells with a full batch, the one added last
 /// runs first (BatchMaker, section 4.3), which finishes old requests first. If no batch is full,
-/// the cell selector decides ([crate documentation](crate), step 3). A cell that was skipped in
+/// the [`CellSelector`](crate::policy) decides. A cell that was skipped in
 /// four batches of a worker runs before both, so that no cell stops the others.
 #[derive(Clone, Default)]
 pub struct Cells(Vec<Arc<dyn Cell>>);

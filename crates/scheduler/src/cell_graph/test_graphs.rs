@@ -1,7 +1,5 @@
 //! Cells and graphs that the tests of several modules share, and those of the load generator.
 
-use std::sync::LazyLock;
-
 use super::*;
 
 /// A cell that is never run.
@@ -27,7 +25,7 @@ impl Cell for Named {
     }
 }
 
-/// Most nodes that one node of [`plain_cells`] takes something of.
+/// Maximum number of nodes that one node of [`plain_cells`] takes something of.
 pub(crate) const TAKES: usize = 3;
 
 /// So many cells, each of which takes up to [`TAKES`] nodes' results.
@@ -42,17 +40,13 @@ pub(crate) fn plain_cells(count: usize) -> Cells {
     cells
 }
 
-/// Ids of the first cells of [`plain_cells`], which are equal in every set of cells.
-static IDS: LazyLock<Vec<CellId>> =
-    LazyLock::new(|| plain_cells(8).iter().map(|(id, _)| id).collect());
-
 /// Adds a node of a cell of [`plain_cells`] that takes these nodes' results.
 pub(crate) fn plain_node(graph: &mut Graph, cell: usize, from: &[usize]) -> NodeId {
     let mut sources = [Source::Zeros; TAKES];
     for (source, &from) in sources.iter_mut().zip(from) {
         *source = NodeId::new(from).output(0);
     }
-    graph.node(IDS[cell], &sources)
+    graph.node(CellId::new(cell as u32), &sources)
 }
 
 /// A chain of so many nodes of cell 0 of [`plain_cells`], then of cell 1, and so on.

@@ -64,8 +64,8 @@ pub(crate) struct Node {
 /// The graph of a request.
 ///
 /// ```
-/// use gatestream_serve::cell_graph::{Cells, Graph, Source};
-/// # use gatestream_serve::cell_graph::{Cell, CellError, WorkerEnv, Ports, PreparedCell};
+/// use gatestream_scheduler::cell_graph::{Cells, Graph, Source};
+/// # use gatestream_scheduler::cell_graph::{Cell, CellError, WorkerEnv, Ports, PreparedCell};
 /// # struct Sum(Ports);
 /// # impl Cell for Sum {
 /// #     fn name(&self) -> &str { "sum" }
@@ -190,7 +190,7 @@ impl Graph {
     }
 
     /// Number of values of each state and output of a node, whose cell has these ports.
-    pub(crate) fn written_widths<'a>(
+    pub fn written_widths<'a>(
         &'a self,
         node: NodeId,
         ports: &'a Ports,
@@ -214,7 +214,7 @@ impl Graph {
     }
 
     /// The node of the same cell from which `node` reads all its states.
-    pub(crate) fn continues(&self, cells: &Cells, node: NodeId) -> Option<NodeId> {
+    pub fn continues(&self, cells: &Cells, node: NodeId) -> Option<NodeId> {
         let states = &self.sources(node)[self.inputs_of(cells, node)..];
         let Some(&Source::Node { node: from, .. }) = states.first() else {
             return None;
@@ -247,14 +247,14 @@ impl Graph {
 
     /// Takes the values that were added so far, to be read while the graph grows. Later values are
     /// counted from there.
-    pub(crate) fn take_given(&mut self) -> Box<[f32]> {
+    pub fn take_given(&mut self) -> Box<[f32]> {
         debug_assert!(self.taken == 0, "once");
         self.taken = self.given.len();
         std::mem::take(&mut self.given).into_boxed_slice()
     }
 
     /// A range of the values of the request: the part in `taken`, and the part added later.
-    pub(crate) fn given_among<'a>(&'a self, taken: &'a [f32], of: Range<usize>) -> [&'a [f32]; 2] {
+    pub fn given_among<'a>(&'a self, taken: &'a [f32], of: Range<usize>) -> [&'a [f32]; 2] {
         let before = |at: usize| at.min(self.taken);
         let after = |at: usize| at.max(self.taken) - self.taken;
         [
@@ -289,7 +289,7 @@ impl Graph {
     }
 
     /// Removes all that was added since.
-    pub(crate) fn back_to(&mut self, mark: Mark) {
+    pub fn back_to(&mut self, mark: Mark) {
         self.given.truncate(mark.given);
         self.nodes.truncate(mark.nodes);
         self.sources.truncate(mark.sources);
@@ -303,9 +303,12 @@ impl Graph {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mark {
     given: usize,
-    pub(crate) nodes: usize,
+    /// Number of nodes.
+    pub nodes: usize,
     sources: usize,
     lengths: usize,
-    pub(crate) answers: usize,
-    pub(crate) watched: usize,
+    /// Number of values of the response.
+    pub answers: usize,
+    /// Number of watched nodes.
+    pub watched: usize,
 }

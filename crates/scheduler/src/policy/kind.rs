@@ -9,12 +9,12 @@ use crate::scheduler::Policy;
 /// A policy by its name, which [`FromStr`] reads and [`Display`](fmt::Display) writes.
 ///
 /// ```
-/// use gatestream_serve::policy::PolicyKind;
+/// use gatestream_scheduler::policy::PolicyKind;
 ///
 /// let kind: PolicyKind = "shortest".parse()?;
 /// assert_eq!(kind, PolicyKind::Shortest);
 /// assert_eq!(kind.to_string(), "shortest");
-/// # Ok::<(), gatestream_serve::policy::PolicyKindError>(())
+/// # Ok::<(), gatestream_scheduler::policy::PolicyKindError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyKind {
@@ -34,7 +34,7 @@ pub enum PolicyKind {
     /// `ebatch`: [`EBatching`]. The default.
     ///
     /// As `cellular`, but a batch has as many steps of its rows as pay, by the load and measured
-    /// times ([`EngineOptions::batch_steps`](crate::engine::EngineOptions)): several where a batch
+    /// times (`gatestream_serve::engine::EngineOptions::batch_steps`): several where a batch
     /// has costs that do not depend on its steps (reads of weights that the caches do not hold,
     /// decisions and copies beside small cells), one elsewhere.
     #[default]

@@ -68,7 +68,7 @@ pub enum ModelError {
 
 impl ModelError {
     /// Refuses more cells than the ids of a scheduler without models.
-    pub(crate) fn check_cells(cells: usize) -> Result<(), ModelError> {
+    pub fn check_cells(cells: usize) -> Result<(), ModelError> {
         if cells > MAX_CELLS {
             Err(ModelError::TooManyCells {
                 cells,

@@ -45,17 +45,17 @@ impl Port {
     }
 
     /// Values that every row has: none of a sequence.
-    pub(crate) fn fixed_width(&self) -> usize {
+    pub fn fixed_width(&self) -> usize {
         if self.is_sequence { 0 } else { self.width }
     }
 
     /// The first `rows` rows of a buffer.
-    pub(crate) fn rows<'a>(&self, buffer: &'a [f32], rows: usize) -> RowsRef<'a> {
+    pub fn rows<'a>(&self, buffer: &'a [f32], rows: usize) -> RowsRef<'a> {
         RowsRef::contiguous(&buffer[..rows * self.width], self.width)
     }
 
     /// As [`Port::rows`], to be written.
-    pub(crate) fn rows_mut<'a>(&self, buffer: &'a mut [f32], rows: usize) -> RowsMut<'a> {
+    pub fn rows_mut<'a>(&self, buffer: &'a mut [f32], rows: usize) -> RowsMut<'a> {
         RowsMut::contiguous(&mut buffer[..rows * self.width], self.width)
     }
 }
@@ -101,7 +101,7 @@ impl Ports {
     /// A cell with a sequence computes a whole request, or a large part of one, in one node. Rows
     /// of a batch may have sequences of different lengths; the [layout](super::RowLayout) is
     /// [`Gathered`](super::RowLayout::Gathered). In a batch of contiguous rows, as
-    /// [`calibrate`](crate::engine::calibrate) makes them, each sequence has one element.
+    /// `gatestream_serve::engine::calibrate` makes them, each sequence has one element.
     pub fn input_sequence(mut self, name: impl Into<String>, width: usize) -> Ports {
         self.inputs.push(Port::sequence(name, width));
         self

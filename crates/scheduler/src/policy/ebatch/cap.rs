@@ -45,7 +45,7 @@ impl LayerTimes {
     ///   with which the most end in time, if all later batches were like this one.
     ///
     /// ```
-    /// use gatestream_serve::policy::ebatch::{LayerTimes, Rest};
+    /// use gatestream_scheduler::policy::ebatch::{LayerTimes, Rest};
     ///
     /// let times = LayerTimes { layers: 8, fetch: 50, step: 10 };
     /// let oldest = [Rest { steps: 90, deadline: None }; 2];

@@ -22,7 +22,7 @@ use super::{Cells, Graph, NodeId, RequestGraph, Source};
 
 /// The watched nodes of a graph from which a later node may continue.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Resident {
+pub struct Resident {
     /// Those from which no node continues yet.
     resident: FxHashSet<NodeId>,
     /// Those from which a node continues that was added for another one. A node added for them must
@@ -122,7 +122,7 @@ impl Resident {
 
 impl Graph {
     /// Refuses watched nodes in a request without a `DynamicGraph`.
-    pub(crate) fn check_watched(&self, grows: bool) -> Result<(), GraphError> {
+    pub fn check_watched(&self, grows: bool) -> Result<(), GraphError> {
         match self.watched().first() {
             Some(node) if !grows => Err(GraphError::NoDynamicGraph { node: node.index() }),
             _ => Ok(()),

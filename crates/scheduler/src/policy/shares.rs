@@ -44,8 +44,8 @@ const MODEL_SKIPS: u64 = 32;
 /// ```
 /// use std::num::NonZeroU32;
 ///
-/// use gatestream_serve::policy::Shares;
-/// use gatestream_serve::scheduler::WorkerId;
+/// use gatestream_scheduler::policy::Shares;
+/// use gatestream_scheduler::scheduler::WorkerId;
 ///
 /// let (mut shares, worker) = (Shares::new(1), WorkerId(0));
 /// for model in [0, 1] {

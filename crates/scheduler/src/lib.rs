@@ -1,0 +1,5 @@
+#![doc = include_str!("../README.md")]
+
+pub mod cell_graph;
+pub mod policy;
+pub mod scheduler;
