@@ -34,6 +34,8 @@ pub struct LoadedModel {
     pub sequences: Sequences,
     pub statistics: Statistics,
     pub takes_only_sequences: bool,
+    /// Why its file, which is run as a graph, is no stack of layers.
+    no_stack: Option<String>,
 }
 
 impl LoadedModel {
@@ -55,7 +57,8 @@ pub struct IndexEntry {
     pub is_ready: bool,
     /// Whether it is loaded now, or soon, and none of its versions is ready.
     pub is_loading: bool,
-    /// Why it is not ready; of one that is ready, why its last load has failed.
+    /// Why it is not ready; of one that is ready, why its last load has failed, or why it is run as
+    /// a graph.
     pub reason: String,
 }
 
@@ -239,7 +242,14 @@ impl Models {
             }
             return Err(why);
         }
-        tracing::info!(model = name, version, "loaded");
+        match &prepared.no_stack {
+            None => tracing::info!(model = name, version, "loaded"),
+            Some(why) => tracing::info!(
+                model = name,
+                version,
+                "loaded as a graph, because it is no stack of layers: {why}"
+            ),
+        }
         Ok(LoadedModel {
             name: name.to_owned(),
             version,
@@ -252,6 +262,7 @@ impl Models {
             }),
             statistics: Statistics::default(),
             takes_only_sequences: config.sequences.only,
+            no_stack: prepared.no_stack,
         })
     }
 
@@ -431,12 +442,17 @@ impl Models {
         for name in names {
             let none = Versions::default();
             let versions = loaded.get(&name).unwrap_or(&none);
-            entries.extend(versions.current.keys().map(|version| IndexEntry {
+            entries.extend(versions.current.iter().map(|(version, model)| IndexEntry {
                 name: name.clone(),
                 version: version.to_string(),
                 is_ready: true,
                 is_loading: false,
-                reason: versions.failure.clone(),
+                reason: match &model.no_stack {
+                    Some(why) if versions.failure.is_empty() => {
+                        format!("run as a graph, because it is no stack of layers: {why}")
+                    }
+                    _ => versions.failure.clone(),
+                },
             }));
             if versions.current.is_empty() {
                 let reason = match (versions.is_loading, versions.failure.is_empty()) {

@@ -176,3 +176,24 @@ fn plans_are_kept_and_counted() {
     assert_eq!(value("evicted_plans_total", "one"), 35.0);
     assert!(!text.contains("kept_plans{model=\"lstm\""));
 }
+
+#[test]
+fn the_index_says_why_a_file_is_run_as_a_graph() {
+    let running = Running::with(&common::options(), |folder| {
+        onnx::save(folder, "sums", &onnx::sums_file(), "");
+    });
+    let index = running.post("/v2/repository/index", &json!({})).json;
+    let entries = index.as_array().expect("a list");
+    let reason = |model: &str| {
+        let of_model = |entry: &&Value| entry["name"] == model;
+        let entry = entries.iter().find(of_model).expect("an entry");
+        assert_eq!(entry["state"], "READY", "{entry}");
+        entry["reason"].as_str().expect("text").to_owned()
+    };
+    let of_graph = reason("sums");
+    assert!(
+        of_graph.contains("no stack of layers: tensor \"x\""),
+        "{of_graph}"
+    );
+    assert_eq!(reason("lstm"), "");
+}

@@ -118,6 +118,7 @@ pub fn load(path: &Path, config: &ModelConfig, host: &GraphHost) -> Result<Prepa
             runs: Arc::clone(&host.runs),
         }),
         cells: None,
+        no_stack: None,
     })
 }
 

@@ -89,6 +89,8 @@ pub struct Prepared {
     pub network: Network,
     /// The cells of the network; `None`: it runs on threads of its own.
     pub cells: Option<Cells>,
+    /// Why the file, which is run as a graph, is no stack of layers.
+    pub no_stack: Option<String>,
 }
 
 /// A network.
@@ -172,12 +174,20 @@ impl Network {
     ) -> Result<Prepared, String> {
         let file = FileKind::of(path).map_err(|why| why.to_string())?;
         let is_onnx = file == FileKind::Onnx;
+        let mut no_stack = None;
         let kind = match (config.kind, config.seq2seq.is_some(), config.tree.is_some()) {
             (Some(kind), ..) => kind,
             (None, true, _) => Kind::Seq2seq,
             (None, false, true) => Kind::Tree,
-            // A file without other operators is a stack of layers.
-            (None, false, false) if is_onnx && Model::open(path).is_err() => Kind::Graph,
+            (None, false, false) if is_onnx => {
+                // A file without other operators is a stack of layers.
+                no_stack = Model::open(path).err().map(|why| why.to_string());
+                if no_stack.is_some() {
+                    Kind::Graph
+                } else {
+                    Kind::Stack
+                }
+            }
             (None, false, false) => Kind::Stack,
         };
         check_entries(kind, config)?;
@@ -185,7 +195,10 @@ impl Network {
             Kind::Stack => stack::load(path, config, name),
             Kind::Seq2seq => seq2seq::load(path, config),
             Kind::Tree => tree::load(path, config),
-            Kind::Graph => graph::load(path, config, graphs),
+            Kind::Graph => Ok(Prepared {
+                no_stack,
+                ..graph::load(path, config, graphs)?
+            }),
         }
     }
 

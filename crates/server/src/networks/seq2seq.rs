@@ -137,6 +137,7 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
             target_symbols,
         })),
         cells: Some(cells),
+        no_stack: None,
     })
 }
 

@@ -125,6 +125,7 @@ pub fn load(path: &Path, config: &ModelConfig, name: &str) -> Result<Prepared, S
             states,
         }),
         cells: Some(cells),
+        no_stack: None,
     })
 }
 

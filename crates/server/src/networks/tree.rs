@@ -105,6 +105,7 @@ pub fn load(path: &Path, config: &ModelConfig) -> Result<Prepared, String> {
             max_steps: config.max_steps.unwrap_or(10_000),
         }),
         cells: Some(cells),
+        no_stack: None,
     })
 }
 
