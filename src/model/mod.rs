@@ -39,7 +39,7 @@ pub use interface::{Axis, Interface, Port, Role};
 pub use layer::{Direction, Layer, Merge};
 pub use matrix::Matrix;
 #[cfg(feature = "onnx")]
-pub use onnx::{AttributeValue, OpAttribute, OpWeights, RecurrentOp};
+pub use onnx::{AttributeValue, OpAttribute, OpWeights, RecurrentAxes, RecurrentOp};
 pub use precision::{Precision, UnknownPrecision};
 pub use quantised::{MatrixKind, QuantisedMatrix, Requantised};
 pub use sequence::{Input, InputError, Layout, Output, Signature};
@@ -176,8 +176,8 @@ impl Model {
         &self.layers
     }
 
-    /// Whether all layers are forward ([`Layer::is_forward`]): then a run may be divided into steps,
-    /// and go on from the states of another.
+    /// Whether all layers are forward ([`Layer::is_forward`]): then a run may be divided into
+    /// steps, and go on from the states of another.
     ///
     /// ```
     /// use gatestream::model::{Layer, Lstm, Merge, Model};

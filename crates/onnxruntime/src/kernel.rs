@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gatestream::execute::team::{ProcessMark, Team};
 use gatestream::execute::{PackedModel, Session};
 use gatestream::machine::Topology;
-use gatestream::model::{Input, Layout, Model, Output, Signature};
+use gatestream::model::{Input, Model, Output, RecurrentAxes, Signature};
 use gatestream::plan::Plan;
 
 use crate::api::{Api, Result, Tensor};
 use crate::ffi::KernelContext;
-use crate::node::{RecurrentNode, lengths};
+use crate::node::RecurrentNode;
 use crate::pool::Pool;
 
 /// See the [module](self).
@@ -130,44 +130,24 @@ impl Kernel {
     fn compute(&self, context: &KernelContext) -> Result<()> {
         let (api, node) = (&self.api, &self.node);
         let x = api.input(context, self.at.x)?.ok_or("X is missing")?;
-        let &[first, second, features] = &x.shape[..] else {
-            return Err(format!(
-                "X has the shape {:?}; it must have three axes",
-                x.shape
-            ));
-        };
-        if features != self.signature.input {
-            let of = self.signature.input;
-            return Err(format!("X has {features} features; W has {of}"));
-        }
-        let (steps, batch) = if node.is_batch_major {
-            (second, first)
-        } else {
-            (first, second)
-        };
-        let directions = node.directions;
-        let hidden = self.signature.output / directions;
-        let lengths = self.lengths(context, steps, batch)?;
-        let h0 = self.initial(context, self.at.initial_h, batch)?;
-        let c0 = self.initial(context, self.at.initial_c, batch)?;
-        let y_shape = if node.is_batch_major {
-            [batch, steps, directions, hidden]
-        } else {
-            [steps, directions, batch, hidden]
-        };
-        let state_shape = if node.is_batch_major {
-            [batch, directions, hidden]
-        } else {
-            [directions, batch, hidden]
-        };
+        let axes = RecurrentAxes::of_x(
+            &x.shape,
+            node.is_batch_major,
+            node.directions,
+            &self.signature,
+        )?;
+        let RecurrentAxes { steps, batch, .. } = axes;
+        let lengths = self.lengths(context, &axes)?;
+        let h0 = self.initial(context, self.at.initial_h, &axes)?;
+        let c0 = self.initial(context, self.at.initial_c, &axes)?;
         let output = |at: usize, shape: &[usize]| {
             self.at.outputs[at]
                 .map(|at| api.output(context, at, shape))
                 .transpose()
         };
-        let y = output(0, &y_shape)?;
-        let hn = output(1, &state_shape)?;
-        let cn = output(2, &state_shape)?;
+        let y = output(0, &axes.y_shape())?;
+        let hn = output(1, &axes.state_shape())?;
+        let cn = output(2, &axes.state_shape())?;
 
         let mut scratch = self.scratch(context, batch, steps)?;
         let Scratch {
@@ -176,16 +156,10 @@ impl Kernel {
             hn: swapped_h,
             cn: swapped_c,
         } = &mut scratch;
-        let mut input = Input::new(x.floats()?, steps, batch).layout(if node.is_batch_major {
-            Layout::BatchMajor
-        } else {
-            Layout::TimeMajor
-        });
+        let mut input = Input::new(x.floats()?, steps, batch).layout(axes.layout());
         input.lengths = lengths.as_deref();
         (input.h0, input.c0) = (h0.as_deref(), c0.as_deref());
-        // Where an axis of length 1 is between them, two orders of axes are the same.
-        let swaps_y = !node.is_batch_major && directions == 2 && batch > 1;
-        let swaps_state = node.is_batch_major && directions == 2 && batch > 1;
+        let (swaps_y, swaps_state) = (axes.swaps_output(), axes.swaps_states());
         let (mut y, mut hn, mut cn) = (y, hn, cn);
         let mut results = Output {
             values: target(&mut y, swaps_y.then_some(&mut *swapped_y)),
@@ -200,61 +174,27 @@ impl Kernel {
         };
         ran.map_err(|why| why.to_string())?;
         if swaps_y && let Some(y) = y {
-            let step = (batch * directions * hidden).max(1);
-            for (to, from) in y.chunks_mut(step).zip(swapped_y.chunks(step)) {
-                swap_axes(to, from, [batch, directions, hidden]);
-            }
+            axes.output_of_session(&swapped_y[..y.len()], y);
         }
-        if swaps_state {
-            for (to, from) in [(&mut hn, &*swapped_h), (&mut cn, &*swapped_c)] {
-                if let Some(to) = to {
-                    swap_axes(to, from, [directions, batch, hidden]);
-                }
+        for (to, swapped) in [(hn, &*swapped_h), (cn, &*swapped_c)] {
+            let Some(to) = to else {
+                continue;
+            };
+            if swaps_state {
+                axes.state_of_session(&swapped[..to.len()], to);
             }
-        }
-        for (sequence, _) in { lengths.iter().flatten().enumerate() }.filter(|(_, l)| **l == 0) {
-            [&mut hn, &mut cn].into_iter().flatten().for_each(|state| {
-                self.clear(state, sequence, batch);
-            });
+            axes.clear_states_of_empty(lengths.as_deref().unwrap_or_default(), to);
         }
         self.give_back(scratch);
         Ok(())
     }
 
-    /// Sets the final states of a sequence without steps to zero, as ONNX Runtime does. In the
-    /// library they are the initial ones.
-    fn clear(&self, state: &mut [f32], sequence: usize, batch: usize) {
-        let size = self.signature.output / self.node.directions;
-        for direction in 0..self.node.directions {
-            let row = if self.node.is_batch_major {
-                sequence * self.node.directions + direction
-            } else {
-                direction * batch + sequence
-            };
-            state[row * size..][..size].fill(0.0);
-        }
-    }
-
-    fn lengths(
-        &self,
-        context: &KernelContext,
-        steps: usize,
-        batch: usize,
-    ) -> Result<Option<Vec<usize>>> {
+    fn lengths(&self, context: &KernelContext, axes: &RecurrentAxes) -> Result<Option<Vec<usize>>> {
         let Some(tensor) = self.input(context, self.at.lengths)? else {
             return Ok(None);
         };
-        let found = lengths(tensor.ints()?)?;
-        if found.len() != batch {
-            return Err(format!(
-                "there are {} lengths for {batch} sequences",
-                found.len()
-            ));
-        }
-        match found.iter().find(|&&length| length > steps) {
-            Some(length) => Err(format!("a length is {length}; X has {steps} steps")),
-            None => Ok(Some(found)),
-        }
+        let lengths: Vec<i64> = tensor.ints()?.iter().copied().map(i64::from).collect();
+        axes.lengths(&lengths).map(Some)
     }
 
     /// An initial state in the order of [`Input::h0`].
@@ -262,29 +202,12 @@ impl Kernel {
         &'a self,
         context: &'a KernelContext,
         at: Option<usize>,
-        batch: usize,
+        axes: &RecurrentAxes,
     ) -> Result<Option<Cow<'a, [f32]>>> {
         let Some(tensor) = self.input(context, at)? else {
             return Ok(None);
         };
-        let values = tensor.floats()?;
-        let directions = self.node.directions;
-        let size = self.signature.output / directions;
-        if values.len() != batch * directions * size {
-            return Err(format!(
-                "an initial state has {} values for {batch} sequences of {directions} × {size}",
-                values.len()
-            ));
-        }
-        Ok(Some(
-            if self.node.is_batch_major && directions == 2 && batch > 1 {
-                let mut swapped = vec![0.0; values.len()];
-                swap_axes(&mut swapped, values, [batch, directions, size]);
-                swapped.into()
-            } else {
-                values.into()
-            },
-        ))
+        axes.initial_state(tensor.floats()?).map(Some)
     }
 
     /// An input of the kernel; `None`: it is absent.
@@ -398,14 +321,4 @@ fn target<'a>(
         buffer.resize(output.len(), 0.0);
     }
     Some(&mut buffer[..output.len()])
-}
-
-/// `[a, b, c]` as `[b, a, c]`.
-fn swap_axes(to: &mut [f32], from: &[f32], [a, b, c]: [usize; 3]) {
-    for first in 0..a {
-        for second in 0..b {
-            let row = &from[(first * b + second) * c..][..c];
-            to[(second * a + first) * c..][..c].copy_from_slice(row);
-        }
-    }
 }

@@ -14,7 +14,8 @@ pub struct RecurrentNode {
     /// The batch is the first axis.
     pub is_batch_major: bool,
     attributes: Vec<OpAttribute>,
-    /// The names of the values at the first of [`RecurrentOp::INPUTS`]; empty where an optional one is absent.
+    /// The names of the values at the first of [`RecurrentOp::INPUTS`]; empty where an optional one
+    /// is absent.
     inputs: Vec<String>,
     /// The names of the outputs Y, Y_h and Y_c; `None`: nobody reads it.
     pub outputs: [Option<String>; 3],
@@ -120,7 +121,7 @@ impl RecurrentNode {
         });
         let run_inputs = self.given().map(|(input, _)| input);
         let op = RecurrentOp {
-            name: &self.operator,
+            name: &self.name,
             operator: &self.operator,
             attributes: &self.attributes,
             run_inputs: &run_inputs
@@ -135,12 +136,4 @@ impl RecurrentNode {
 /// The names of values; empty for one that is absent.
 pub fn value_names(api: &Api, values: &[*const ValueInfo]) -> Result<Vec<String>> {
     values.iter().map(|&value| api.value_name(value)).collect()
-}
-
-/// Lengths as sizes.
-pub fn lengths(values: &[i32]) -> Result<Vec<usize>> {
-    let lengths = { values.iter() }.map(|&length| {
-        usize::try_from(length).map_err(|_| format!("a sequence of length {length}"))
-    });
-    lengths.collect()
 }

@@ -24,6 +24,7 @@ mod node;
 mod proto;
 mod quantised;
 mod recurrent;
+mod recurrent_axes;
 mod recurrent_op;
 mod shape_ops;
 mod tensor;
@@ -35,6 +36,7 @@ mod tests;
 
 use prost::Message;
 
+pub use self::recurrent_axes::RecurrentAxes;
 pub use self::recurrent_op::{AttributeValue, OpAttribute, OpWeights, RecurrentOp};
 
 use self::budget::{Budget, malformed};

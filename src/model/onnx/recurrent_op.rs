@@ -167,6 +167,14 @@ impl Model {
     /// # Errors
     /// As [`Model::from_onnx`], for an operator, attributes or weights that are not supported.
     pub fn from_recurrent(op: &RecurrentOp<'_>) -> Result<Model, LoadError> {
+        let is_known = |input: &&str| INPUTS.contains(input) && RecurrentOp::is_weight(input);
+        let mut names = op.weights.iter().map(|of| of.input);
+        if let Some(unknown) = names.find(|name| !is_known(name)) {
+            return Err(LoadError::Tensor {
+                name: unknown.into(),
+                reason: "these weights are of no input of a recurrent operator".into(),
+            });
+        }
         let bytes = op.weights.iter().map(|of| of.bytes.len()).sum();
         graph::load(
             op.graph(),

@@ -6,6 +6,7 @@ use tract_onnx::pb::{AttributeProto, NodeProto, TensorProto};
 use super::cell::{Cell, Gate};
 use super::replacement::Replacement;
 use super::terms::{Matrix, Value};
+use crate::recurrent::KEEPS_STATES;
 use crate::source::attributes::integer_attribute;
 use crate::tensor::Tensor;
 
@@ -175,6 +176,7 @@ fn node(cell: &Cell, name: &str, is_reversed: bool) -> NodeProto {
     let direction: &[u8] = if is_reversed { b"reverse" } else { b"forward" };
     let mut attributes = vec![
         integer_attribute("hidden_size", cell.hidden_size as i64),
+        integer_attribute(KEEPS_STATES, 1),
         AttributeProto {
             strings: names.collect(),
             ..attribute("activations", AttributeType::Strings)

@@ -20,7 +20,7 @@ use gatestream::model::RecurrentOp;
 use tract_onnx::pb::NodeProto;
 
 pub(crate) use expansion::register;
-pub(crate) use node::while_parsing;
+pub(crate) use node::{KEEPS_STATES, while_parsing};
 pub(crate) use region::{RegionOptions, Regions};
 
 const OPERATORS: [&str; 4] = ["LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"];

@@ -11,6 +11,10 @@ use tract_onnx::tract_hir::internal::{TractResult, bail};
 use super::region::Regions;
 use crate::scoped;
 
+/// The attribute of nodes of this crate whose sequences without steps end with their initial
+/// states, as loops do; those of ONNX Runtime end with zeros.
+pub(crate) const KEEPS_STATES: &str = "gatestream.keeps_states";
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct RecurrentNode {
@@ -22,6 +26,8 @@ pub(super) struct RecurrentNode {
     pub outputs: Vec<&'static str>,
     /// ONNX `layout` 1: the batch is the first axis.
     pub is_batch_major: bool,
+    /// See [`KEEPS_STATES`].
+    pub keeps_states: bool,
     pub regions: Arc<Regions>,
 }
 
@@ -42,14 +48,18 @@ impl RecurrentNode {
             let present = pairs.filter(|(_, found)| !found.is_empty());
             present.map(|(name, _)| *name).collect::<Vec<_>>()
         };
-        let attributes: TractResult<Vec<_>> = proto.attribute.iter().map(attribute).collect();
-        let attributes = attributes?;
+        let is_kept = |attribute: &&AttributeProto| attribute.name == KEEPS_STATES;
+        let of_operator = proto.attribute.iter().filter(|one| !is_kept(one));
+        let attributes = of_operator
+            .map(attribute)
+            .collect::<TractResult<Vec<_>>>()?;
         Ok(RecurrentNode {
             name: proto.name.clone(),
             operator: proto.op_type.clone(),
             inputs: present(&RecurrentOp::INPUTS, &proto.input),
             outputs: present(&RecurrentOp::OUTPUTS, &proto.output),
             is_batch_major: RecurrentOp::is_batch_major(&attributes),
+            keeps_states: proto.attribute.iter().any(|one| is_kept(&one)),
             attributes,
             regions,
         })
@@ -66,8 +76,14 @@ impl RecurrentNode {
 }
 
 /// # Errors
-/// Its type is not that of an attribute of a recurrent operator.
+/// It refers to an attribute of a function, or its type is not one of those of recurrent operators.
 fn attribute(proto: &AttributeProto) -> TractResult<OpAttribute> {
+    if !proto.ref_attr_name.is_empty() {
+        bail!(
+            "attribute {:?} refers to an attribute of a function",
+            proto.name
+        );
+    }
     let value = match proto.r#type() {
         AttributeType::Float => AttributeValue::Float(proto.f),
         AttributeType::Int => AttributeValue::Int(proto.i),

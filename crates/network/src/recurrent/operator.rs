@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use gatestream::model::{Input, Layout, Output, RecurrentOp};
+use gatestream::model::{Input, Output, RecurrentAxes, RecurrentOp};
 use tract_onnx::tract_hir::internal::*;
 
 use super::node::RecurrentNode;
@@ -109,42 +109,30 @@ impl Recurrent {
         let x = named("X").context("X is missing")?;
         let datum = x.datum_type();
         let x = floats(x)?;
-        let &[first, second, features] = x.shape() else {
-            bail!("X has the shape {:?}; it must have three axes", x.shape());
-        };
-        let (steps, batch) = if node.is_batch_major {
-            (second, first)
-        } else {
-            (first, second)
-        };
-        if features != signature.input {
-            return Err(refused(
-                node,
-                format!("X has {features} features; W has {}", signature.input),
-            ));
-        }
-        let lengths = named("sequence_lens").map(|lengths| self.lengths(lengths, steps, batch));
+        let directions = RecurrentOp::directions(&node.attributes);
+        let axes = RecurrentAxes::of_x(x.shape(), node.is_batch_major, directions, &signature);
+        let axes = axes.map_err(|why| refused(node, why))?;
+        let RecurrentAxes { steps, batch, .. } = axes;
+        let lengths = named("sequence_lens").map(|lengths| {
+            let lengths = axes.lengths(&integers(lengths)?);
+            lengths.map_err(|why| refused(node, why))
+        });
         let lengths = lengths.transpose()?;
         let state = |name: &str| {
-            named(name)
-                .map(|state| self.initial(state, batch))
-                .transpose()
+            let state = named(name).map(|state| floats(state)).transpose()?;
+            let state = state.map(|state| {
+                let initial = axes.initial_state(slice(&state)?).map(Cow::into_owned);
+                initial.map_err(|why| refused(node, why))
+            });
+            state.transpose()
         };
         let (h0, c0) = (state("initial_h")?, state("initial_c")?);
-        let directions = self.directions();
-        let hidden = signature.output / directions;
 
-        let layout = if node.is_batch_major {
-            Layout::BatchMajor
-        } else {
-            Layout::TimeMajor
-        };
         let mut y = vec![0.0; steps * batch * signature.output];
         let mut hn = vec![0.0; batch * signature.hidden_state];
         let mut cn = vec![0.0; batch * signature.cell_state];
         if batch > 0 && steps > 0 {
-            let values = slice(&x)?;
-            let mut input = Input::new(values, steps, batch).layout(layout);
+            let mut input = Input::new(slice(&x)?, steps, batch).layout(axes.layout());
             input.lengths = lengths.as_deref();
             input.h0 = h0.as_deref();
             input.c0 = c0.as_deref();
@@ -156,112 +144,22 @@ impl Recurrent {
             ran.map_err(|why| refused(node, why))?;
         }
         let outputs = node.outputs.iter().map(|name| {
-            let values = match *name {
-                "Y" => self.output(&y, [steps, batch, directions, hidden])?,
-                "Y_h" => self.last(&hn, [batch, directions, hidden])?,
-                _ => self.last(&cn, [batch, directions, hidden])?,
+            let values = if *name == "Y" {
+                let mut values = vec![0.0; y.len()];
+                axes.output_of_session(&y, &mut values);
+                Tensor::from_shape(&axes.y_shape(), &values)?
+            } else {
+                let state = if *name == "Y_h" { &hn } else { &cn };
+                let mut values = vec![0.0; state.len()];
+                axes.state_of_session(state, &mut values);
+                if !node.keeps_states {
+                    axes.clear_states_of_empty(lengths.as_deref().unwrap_or_default(), &mut values);
+                }
+                Tensor::from_shape(&axes.state_shape(), &values)?
             };
             Ok(values.cast_to_dt(datum)?.into_owned().into_tvalue())
         });
         outputs.collect()
-    }
-
-    fn directions(&self) -> usize {
-        RecurrentOp::directions(&self.node.attributes)
-    }
-
-    fn lengths(&self, lengths: &Tensor, steps: usize, batch: usize) -> TractResult<Vec<usize>> {
-        let lengths = integers(lengths)?.into_iter().map(|length| {
-            let length = usize::try_from(length)
-                .ok()
-                .filter(|length| *length <= steps);
-            length.ok_or_else(|| refused(&self.node, format!("a length is not from 0 to {steps}")))
-        });
-        let lengths: Vec<usize> = lengths.collect::<TractResult<_>>()?;
-        if lengths.len() == batch {
-            Ok(lengths)
-        } else {
-            Err(refused(
-                &self.node,
-                format!("there are {} lengths for {batch} sequences", lengths.len()),
-            ))
-        }
-    }
-
-    /// An initial state in the order of [`Input::h0`].
-    fn initial(&self, state: &Tensor, batch: usize) -> TractResult<Vec<f32>> {
-        let state = floats(state)?;
-        let values = slice(&state)?;
-        let &[first, second, size] = state.shape() else {
-            bail!(
-                "an initial state has the shape {:?}; it must have three axes",
-                state.shape()
-            );
-        };
-        let (directions, of_batch) = if self.node.is_batch_major {
-            (second, first)
-        } else {
-            (first, second)
-        };
-        if of_batch != batch {
-            return Err(refused(
-                &self.node,
-                format!("an initial state is of {of_batch} sequences, X of {batch}"),
-            ));
-        }
-        Ok(if self.node.is_batch_major {
-            swap_axes(values, [batch, directions, size])
-        } else {
-            values.to_vec()
-        })
-    }
-
-    /// `Y` of the output of a session.
-    fn output(
-        &self,
-        y: &[f32],
-        [steps, batch, directions, hidden]: [usize; 4],
-    ) -> TractResult<Tensor> {
-        if self.node.is_batch_major {
-            Tensor::from_shape(&[batch, steps, directions, hidden], y)
-        } else {
-            let shape = [steps, directions, batch, hidden];
-            if directions == 1 {
-                return Tensor::from_shape(&shape, y);
-            }
-            let step = batch * directions * hidden;
-            let mut swapped = Vec::with_capacity(y.len());
-            for step in y.chunks(step.max(1)) {
-                add_swapped(&mut swapped, step, [batch, directions, hidden]);
-            }
-            Tensor::from_shape(&shape, &swapped)
-        }
-    }
-
-    /// `Y_h` or `Y_c` of the final states of a session.
-    fn last(&self, state: &[f32], [batch, directions, hidden]: [usize; 3]) -> TractResult<Tensor> {
-        if self.node.is_batch_major {
-            let swapped = swap_axes(state, [directions, batch, hidden]);
-            Tensor::from_shape(&[batch, directions, hidden], &swapped)
-        } else {
-            Tensor::from_shape(&[directions, batch, hidden], state)
-        }
-    }
-}
-
-/// `[a, b, c]` as `[b, a, c]`.
-fn swap_axes(values: &[f32], sizes: [usize; 3]) -> Vec<f32> {
-    let mut swapped = Vec::with_capacity(values.len());
-    add_swapped(&mut swapped, values, sizes);
-    swapped
-}
-
-/// Adds `[a, b, c]` as `[b, a, c]`. Row by row: iterators over single elements are much slower.
-fn add_swapped(to: &mut Vec<f32>, values: &[f32], [a, b, c]: [usize; 3]) {
-    for second in 0..b {
-        for first in 0..a {
-            to.extend_from_slice(&values[(first * b + second) * c..][..c]);
-        }
     }
 }
 

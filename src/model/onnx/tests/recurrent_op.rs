@@ -137,6 +137,66 @@ fn a_gru_with_the_batch_first_and_few_inputs() {
 }
 
 #[test]
+fn an_lstm_of_onnx_runtime_in_8_bits() {
+    let (features, hidden) = (3, 2);
+    let integers = |rows: usize| -> Vec<u8> { (0..rows * 4 * hidden).map(|at| at as u8).collect() };
+    let (w, r) = (integers(features), integers(hidden));
+    let (scale, zero) = (0.25f32.to_le_bytes(), [0u8]);
+    let weights = |input, shape, element_type, bytes| OpWeights {
+        input,
+        shape,
+        element_type,
+        bytes,
+    };
+    let all = [
+        weights("W", &[1, 3, 8], data_type::INT8, &w),
+        weights("R", &[1, 2, 8], data_type::INT8, &r),
+        weights("W_scale", &[1], FLOAT, &scale),
+        weights("W_zero_point", &[1], data_type::INT8, &zero),
+        weights("R_scale", &[1], FLOAT, &scale),
+        weights("R_zero_point", &[1], data_type::INT8, &zero),
+    ];
+    let found = Model::from_recurrent(&RecurrentOp {
+        name: "the_node",
+        operator: "DynamicQuantizeLSTM",
+        attributes: &[],
+        run_inputs: &["X"],
+        weights: &all,
+    });
+    let absent = ["B", "sequence_lens", "initial_h", "initial_c", "P"];
+    let slot = |input: &'static str| if absent.contains(&input) { "" } else { input };
+    let slots = RecurrentOp::INPUTS.map(slot);
+    let node = NodeProto {
+        domain: "com.microsoft".into(),
+        ..node("DynamicQuantizeLSTM", &slots, &RecurrentOp::OUTPUTS, vec![])
+    };
+    let initializer = all.iter().map(|of| TensorProto {
+        name: of.input.into(),
+        dims: of.shape.iter().map(|&size| size as i64).collect(),
+        data_type: of.element_type,
+        raw_data: Some(of.bytes.to_vec()),
+        ..Default::default()
+    });
+    let mut file = model(GraphProto {
+        output: node.output.iter().map(|name| result(name)).collect(),
+        node: vec![node],
+        initializer: initializer.collect(),
+        input: vec![info("X", FLOAT, &["a", "b", "c"])],
+        sparse_initializer: None,
+    });
+    file.opset_import.push(OperatorSetIdProto {
+        domain: "com.microsoft".into(),
+        version: 1,
+    });
+    let (found, expected) = (
+        found.unwrap(),
+        Model::from_onnx(&file.encode_to_vec()).unwrap(),
+    );
+    assert_eq!(found, expected);
+    assert_eq!(found.quantised().len(), expected.quantised().len());
+}
+
+#[test]
 fn what_a_node_lacks_is_named() {
     let (w, r) = (weight("W", &[1, 2, 3]), weight("R", &[1, 2, 2]));
     let missing = of_op("RNN", &[], &["X"], &[r]).unwrap_err().to_string();
@@ -153,6 +213,12 @@ fn what_a_node_lacks_is_named() {
             .to_string()
             .contains("\"peephole\" is not supported"),
         "{unknown}"
+    );
+    let none = [weight("W", &[1, 2, 3]), weight("b", &[1, 4])];
+    let none = of_op("RNN", &[], &["X"], &none).unwrap_err().to_string();
+    assert!(
+        none.contains("\"b\"") && none.contains("no input"),
+        "{none}"
     );
     let other = of_op("Attention", &[], &["X"], &weights).unwrap_err();
     assert!(other.to_string().contains("Attention"), "{other}");
