@@ -82,10 +82,10 @@ macro_rules! elements {
                 // A size that tract has kept symbolic until now.
                 let is_size = tensor.datum_type() == TDim::datum_type();
                 let tensor = if is_size {
-tensor.cast_to::<i64>().map_err(|why| format!("{why:#}"))?
-} else {
-Cow::Borrowed(tensor)
-};
+                    tensor.cast_to::<i64>().map_err(|why| format!("{why:#}"))?
+                } else {
+                    Cow::Borrowed(tensor)
+                };
                 let shape = tensor.shape().to_vec();
                 let plain = tensor.try_as_plain_ram().map_err(|why| format!("{why:#}"))?;
                 let kind = ElementType::of(tensor.datum_type());

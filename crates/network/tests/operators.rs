@@ -492,7 +492,7 @@ fn sigmoid_and_tanh_are_right_to_two_units_in_the_last_place_of_one() {
     }
 }
 
-/// The two are one operator in a plan.
+/// A plan has one operator for the two, unless somebody else takes the result of the first.
 #[test]
 fn the_product_of_a_sigmoid_and_its_input_has_the_bits_of_both() {
     let x: Vec<f32> = (-2000..=2000).map(|i| i as f32 / 40.0).collect();
@@ -508,9 +508,15 @@ fn the_product_of_a_sigmoid_and_its_input_has_the_bits_of_both() {
         ..GraphProto::default()
     };
     let gates = run(graph(vec![node("Sigmoid", &["x"], "y")]));
+    let gate = || node("Sigmoid", &["x"], "gate");
+    // `x · gate - gate`, where the gate has two users.
+    let product = node("Mul", &["x", "gate"], "product");
+    let both = vec![gate(), product, node("Sub", &["product", "gate"], "y")];
+    for ((found, gate), x) in run(graph(both)).iter().zip(&gates).zip(&x) {
+        assert_eq!(found.to_bits(), (gate * x - gate).to_bits(), "{x}");
+    }
     for factors in [["x", "gate"], ["gate", "x"]] {
-        let gate = node("Sigmoid", &["x"], "gate");
-        let found = run(graph(vec![gate, node("Mul", &factors, "y")]));
+        let found = run(graph(vec![gate(), node("Mul", &factors, "y")]));
         for ((found, gate), x) in found.iter().zip(&gates).zip(&x) {
             assert_eq!(found.to_bits(), (gate * x).to_bits(), "{x}");
         }
@@ -589,6 +595,61 @@ fn top_k_of_more_than_there_are_is_an_error() {
                 (found, _) => panic!("{k}: {found:?}"),
             }
         }
+    }
+}
+
+/// As in ONNX Runtime; ONNX says nothing of them.
+#[test]
+fn final_states_of_a_sequence_without_steps_are_zero() {
+    let (steps, batch, features, hidden) = (3, 2, 3, 2);
+    let weights = |name: &str, columns: usize| {
+        let values = (0..4 * hidden * columns).map(|at| at as f32 / 16.0 - 0.5);
+        constant(name, &[1, 4 * hidden, columns], &values.collect::<Vec<_>>())
+    };
+    for layout in [0, 1] {
+        let inputs = ["x", "w", "r", "", "lengths", "h0", "c0"];
+        let lstm = NodeProto {
+            output: ["", "h", "c"].map(String::from).to_vec(),
+            attribute: vec![
+                integer("hidden_size", hidden as i64),
+                integer("layout", layout),
+            ],
+            ..node("LSTM", &inputs, "")
+        };
+        // Both states, one after the other.
+        let joined = NodeProto {
+            attribute: vec![integer("axis", 2)],
+            ..node("Concat", &["h", "c"], "y")
+        };
+        let graph = GraphProto {
+            input: ["x", "h0", "c0"].map(|name| value_of(name, 1)).to_vec(),
+            output: vec![value("y")],
+            node: vec![lstm, joined],
+            initializer: vec![
+                weights("w", features),
+                weights("r", hidden),
+                TensorProto {
+                    data_type: 6,
+                    int32_data: vec![2, 0],
+                    ..integers("lengths", &[2], &[])
+                },
+            ],
+            ..GraphProto::default()
+        };
+        let network = open(&model(graph, &[17]).encode_to_vec()).unwrap();
+        let (of_x, of_state) = if layout == 0 {
+            ([steps, batch, features], [1, batch, hidden])
+        } else {
+            ([batch, steps, features], [batch, 1, hidden])
+        };
+        let x = Tensor::new(&of_x, vec![0.5f32; steps * batch * features]).unwrap();
+        let state = Tensor::new(&of_state, vec![1.0f32; batch * hidden]).unwrap();
+        let found = floats(&network, &[("x", &x), ("h0", &state), ("c0", &state)]).unwrap();
+        assert!(
+            found[..2 * hidden].iter().all(|value| *value != 0.0),
+            "{found:?}"
+        );
+        assert_eq!(found[2 * hidden..], [0.0; 4], "layout {layout}");
     }
 }
 

@@ -50,7 +50,12 @@ element_wise!(relu, Relu,
     [f32] => |_, x| activate(kernels::Activation::Relu, x),
     [f16] => |_, x| activate_halves(kernels::Activation::Relu, x),
     [f64] => |_, x| each(x, |x| if x < 0.0 { 0.0 } else { x }),
-    [i8, i16, i32, i64] => |_, x| each(x, |x| x.max(0))
+    [i8, i16, i32, i64] => |_, x| each(x, |x| x.max(0)),
+    // Integers that tract keeps as sizes.
+    [TDim] => |_, x| {
+        x.iter_mut().for_each(|x| *x = x.clone().maxi(0.into()));
+        Ok(())
+    }
 );
 
 element_wise!(sigmoid, Sigmoid,
@@ -103,8 +108,8 @@ element_wise!(tanh, Tanh,
 element_wise!(softplus, Softplus,
     [f32] => |_, x| activate(kernels::Activation::Softplus, x),
     [f16] => |_, x| activate_halves(kernels::Activation::Softplus, x),
-    // ln(1 + exp(x)), without overflow. The first term keeps a NaN, too.
-    [f64] => |_, x| each(x, |x| (x + x.abs()) / 2.0 + (-x.abs()).exp().ln_1p())
+    // ln(1 + exp(x)), without overflow. The second term keeps a NaN.
+    [f64] => |_, x| each(x, |x| x.max(0.0) + (-x.abs()).exp().ln_1p())
 );
 
 fn activate(activation: kernels::Activation, values: &mut [f32]) -> TractResult<()> {

@@ -39,13 +39,14 @@ pub(crate) use table::{has_one_version, qualified};
 pub(crate) type Parsed = (Box<dyn InferenceOp>, Vec<String>);
 
 /// The operators of this crate, by their names in tract.
-const OWN: [(&str, Parse); 34] = [
+const OWN: [(&str, Parse); 36] = [
     (COMPACT_STEPS, masked_steps::parse_compact),
     (EXPAND_STEPS, masked_steps::parse_expand),
     ("AveragePool", windows::parse),
     ("Celu", activations::parse_celu),
     ("Clip", extremes::parse),
     ("Conv", windows::parse),
+    ("ConvInteger", windows::parse),
     ("DequantizeLinear", quantize_linear::parse_dequantize),
     ("DynamicQuantizeLinear", dynamic_quantize_linear::parse),
     ("FusedMatMul", fused_matmul::parse),
@@ -58,6 +59,7 @@ const OWN: [(&str, Parse); 34] = [
     ("Min", extremes::parse_of_inputs),
     ("OneHot", one_hot::parse),
     ("Pad", pad::parse),
+    ("QLinearConv", windows::parse),
     ("QuantizeLinear", quantize_linear::parse_quantize),
     ("ReduceMax", extremes::parse),
     ("ReduceMin", extremes::parse),

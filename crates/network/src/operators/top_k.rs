@@ -103,18 +103,17 @@ impl Expansion for TopK {
         };
         let length = target.outlet_fact(values)?.shape[axis].clone();
         let count = target.outlet_fact(inputs[1])?.konst.clone();
-        let k = match (count, length.to_usize()) {
+        let values = match (count, length.to_usize()) {
             (Some(count), Ok(length)) => {
                 check(&count, length)?;
-                inputs[1]
+                values
             }
-            _ => target.wire_node(
-                format!("{prefix}.count"),
-                CheckedCount { axis },
-                &[inputs[1], values],
-            )?[0],
+            _ => {
+                let name = format!("{prefix}.checked");
+                target.wire_node(name, CheckedValues { axis }, &[values, inputs[1]])?[0]
+            }
         };
-        target.wire_node(prefix, operator, &[values, k])
+        target.wire_node(prefix, operator, &[values, inputs[1]])
     }
 }
 
@@ -126,24 +125,24 @@ fn check(count: &Tensor, length: usize) -> TractResult<()> {
     Ok(())
 }
 
-/// `k`, after a check against the axis of the values.
+/// The values, after a check of `k` against their axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct CheckedCount {
+struct CheckedValues {
     axis: usize,
 }
 
-computed!(CheckedCount);
+computed!(CheckedValues);
 
-impl Computed for CheckedCount {
-    const NAME: &'static str = "CheckedCount";
+impl Computed for CheckedValues {
+    const NAME: &'static str = "CheckedValues";
 
     fn facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
         Ok(tvec!(inputs[0].without_value()))
     }
 
     fn compute(&self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let (count, values) = args_2!(inputs);
+        let (values, count) = args_2!(inputs);
         check(&count, values.shape()[self.axis])?;
-        Ok(tvec!(count))
+        Ok(tvec!(values))
     }
 }

@@ -10,17 +10,24 @@ use super::{Parsed, expansion, of_tract};
 use crate::source::attributes::{attribute, integer};
 
 pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Parsed> {
-    let (operator, names) = of_tract(&node.op_type)?(context, node)?;
-    let sizes = |name| attribute(node, name).map(|attribute| attribute.ints.clone());
-    let auto_pad = attribute(node, "auto_pad");
+    let padding = attribute(node, "auto_pad").map(|padding| padding.s.as_slice());
+    let is_explicit = matches!(padding, None | Some(b"" | b"NOTSET"));
+    let mut node = node.clone();
+    if !is_explicit {
+        // tract would take them in the place of `auto_pad`.
+        node.attribute.retain(|attribute| attribute.name != "pads");
+    }
+    let (operator, names) = of_tract(&node.op_type)?(context, &node)?;
+    let sizes = |name| attribute(&node, name).map(|attribute| attribute.ints.clone());
     let windows = Windows {
         operator: expansion(&*operator)?,
+        weights: if node.op_type == "QLinearConv" { 3 } else { 1 },
         kernel: sizes("kernel_shape"),
         dilations: sizes("dilations"),
         pads: sizes("pads"),
         strides: sizes("strides"),
-        is_same: auto_pad.is_some_and(|padding| padding.s.starts_with(b"SAME")),
-        is_ceil: integer(node, "ceil_mode", 0) == 1,
+        is_same: padding.is_some_and(|padding| padding.starts_with(b"SAME")),
+        is_ceil: is_explicit && integer(&node, "ceil_mode", 0) == 1,
     };
     Ok((expand(windows), names))
 }
@@ -29,6 +36,8 @@ pub(super) fn parse(context: &ParsingContext<'_>, node: &NodeProto) -> TractResu
 #[derive(Clone, Debug)]
 struct Windows {
     operator: Box<dyn Expansion>,
+    /// The number of the input that has the weights, if the operator has some.
+    weights: usize,
     /// Default: that of the weights.
     kernel: Option<Vec<i64>>,
     dilations: Option<Vec<i64>>,
@@ -89,7 +98,9 @@ impl Expansion for Windows {
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
         let x = target.outlet_fact(inputs[0])?;
-        let weights = inputs.get(1).map(|&weights| target.outlet_fact(weights));
+        let weights = inputs
+            .get(self.weights)
+            .map(|&weights| target.outlet_fact(weights));
         let weights = weights.transpose()?;
         self.check(&x.shape, weights.map(|fact| &*fact.shape))?;
         self.operator.wire(prefix, target, inputs)
