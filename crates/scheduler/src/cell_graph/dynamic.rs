@@ -66,11 +66,8 @@ pub struct Growth<'a> {
     failure: Option<CellError>,
     /// `None` if nobody receives parts.
     parts: Option<Vec<Vec<f32>>>,
-    deferred: Vec<Deferred>,
+    deferred: Vec<Box<dyn FnOnce() + Send>>,
 }
-
-/// A job that runs when nothing is locked: it calls users' code.
-pub type Deferred = Box<dyn FnOnce() + Send>;
 
 impl<'a> Growth<'a> {
     /// Additions to this graph.
@@ -84,12 +81,12 @@ impl<'a> Growth<'a> {
     }
 
     /// Runs `job` later, with nothing locked.
-    pub fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn defer(&mut self, job: impl FnOnce() + Send + 'static) {
         self.deferred.push(Box::new(job));
     }
 
     /// The deferred jobs.
-    pub fn take_deferred(&mut self) -> Vec<Deferred> {
+    pub(crate) fn take_deferred(&mut self) -> Vec<Box<dyn FnOnce() + Send>> {
         std::mem::take(&mut self.deferred)
     }
 
@@ -103,12 +100,12 @@ impl<'a> Growth<'a> {
     }
 
     /// From now on collects parts.
-    pub fn collect_parts(&mut self) {
+    pub(crate) fn collect_parts(&mut self) {
         self.parts = Some(Vec::new());
     }
 
     /// The collected parts.
-    pub fn take_parts(&mut self) -> Vec<Vec<f32>> {
+    pub(crate) fn take_parts(&mut self) -> Vec<Vec<f32>> {
         self.parts.take().unwrap_or_default()
     }
 

@@ -247,14 +247,14 @@ impl Graph {
 
     /// Takes the values that were added so far, to be read while the graph grows. Later values are
     /// counted from there.
-    pub fn take_given(&mut self) -> Box<[f32]> {
+    pub(crate) fn take_given(&mut self) -> Box<[f32]> {
         debug_assert!(self.taken == 0, "once");
         self.taken = self.given.len();
         std::mem::take(&mut self.given).into_boxed_slice()
     }
 
     /// A range of the values of the request: the part in `taken`, and the part added later.
-    pub fn given_among<'a>(&'a self, taken: &'a [f32], of: Range<usize>) -> [&'a [f32]; 2] {
+    pub(crate) fn given_among<'a>(&'a self, taken: &'a [f32], of: Range<usize>) -> [&'a [f32]; 2] {
         let before = |at: usize| at.min(self.taken);
         let after = |at: usize| at.max(self.taken) - self.taken;
         [
@@ -289,7 +289,7 @@ impl Graph {
     }
 
     /// Removes all that was added since.
-    pub fn back_to(&mut self, mark: Mark) {
+    pub(crate) fn back_to(&mut self, mark: Mark) {
         self.given.truncate(mark.given);
         self.nodes.truncate(mark.nodes);
         self.sources.truncate(mark.sources);

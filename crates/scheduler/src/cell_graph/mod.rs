@@ -4,8 +4,8 @@
 //! cells: built as a whole, or growing while it is computed ([`DynamicGraph`]). A graph is checked
 //! when it is submitted; [`RequestGraph`] is the part that the scheduler needs, without values.
 //!
-//! A user's own cell, and requests that unfold into it (`serve/examples/serve_in_process.rs` has
-//! one beside an LSTM, on an engine):
+//! A user's own cell, and requests that unfold into it (`examples/serve_in_process.rs` of
+//! `gatestream-serve` has one beside an LSTM, on an engine):
 //!
 //! ```
 //! use gatestream_scheduler::cell_graph::{
@@ -79,7 +79,7 @@ mod tests;
 
 pub use cell::{Batch, Cell, CellError, CellId, Cells, PreparedCell, RowLayout, WorkerEnv};
 pub use cost::{BatchSizes, BatchTime, CellCost};
-pub use dynamic::{Deferred, DynamicGraph, Growth, NodeOutputs};
+pub use dynamic::{DynamicGraph, Growth, NodeOutputs};
 pub use error::{GraphError, Reader};
 pub use graph::{Graph, Mark, NodeId, Source};
 pub use incremental::Resident;

@@ -19,6 +19,7 @@ use super::{Reply, Request, RequestError, Response};
 use crate::cell_graph::{DynamicGraph, Growth, NodeId, NodeOutputs};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gatestream::execute::team::catch_panic;
+use gatestream_scheduler::engine::EngineGrowth;
 
 /// A user's function for parts.
 pub(super) type PartCallback = Box<dyn FnMut(&[f32]) + Send>;

@@ -24,10 +24,11 @@ use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::{RequestError, Response};
-use crate::cell_graph::{Deferred, DynamicGraph};
+use crate::cell_graph::DynamicGraph;
 use crate::scheduler::ModelKey;
 use crate::sync::PoisonError;
 use gatestream::execute::team::{catch_panic, without_pin};
+use gatestream_scheduler::engine::Deferred;
 
 /// A callback of a request.
 pub(super) type Callback = Box<dyn FnOnce(Result<Response, RequestError>) + Send>;

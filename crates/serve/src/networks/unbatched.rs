@@ -7,6 +7,7 @@ use crate::cell_graph::{
 };
 use gatestream::execute::team::{SharedTeam, Team};
 use gatestream::kernels::{RowsMut, RowsRef};
+use gatestream_scheduler::engine::EngineGrowth;
 
 /// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

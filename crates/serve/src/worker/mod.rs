@@ -36,12 +36,13 @@ pub(super) use runner::{Runner, prepare};
 pub(super) use task_row::TaskRow;
 pub(super) use values::{RequestValues, Values};
 
-use super::cell_graph::{CellId, Deferred, Growth, NodeOutputs, RequestGraph};
+use super::cell_graph::{CellId, Growth, NodeOutputs, RequestGraph};
 use super::error::RequestError;
 use super::scheduler::{RequestKey, Scheduler, Task};
 use buffer_pool::BufferPool;
 use copies::ParallelCopy;
 use gatestream::execute::team::catch_panic;
+use gatestream_scheduler::engine::{Deferred, EngineGrowth};
 use resident::ResidentRunner;
 use rows::BatchRows;
 use runner::CellRunner;

@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering;
 use crate::cell_graph::{
     Cells, DynamicGraph, Graph, GraphError, NodeId, Port, RequestGraph, Resident, Source,
 };
+use gatestream_scheduler::engine::EngineGraph;
 
 /// The values of a request, shared by engine and workers.
 pub(crate) struct RequestValues<R> {

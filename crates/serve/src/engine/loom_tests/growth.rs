@@ -14,7 +14,7 @@ fn growing(starts: &[f32]) -> Request {
             let count = outputs.port(0)[0];
             more.part(&[count]);
             if !self.ends.contains(&count) {
-                let next = more.node(CellId(0), &[node.output(0)]);
+                let next = more.node(CellId::new(0), &[node.output(0)]);
                 return more.watch(next);
             }
             self.reached.push(count);
@@ -28,7 +28,7 @@ fn growing(starts: &[f32]) -> Request {
     let mut graph = Graph::new();
     for start in starts {
         let start = graph.give(&[*start]);
-        let first = graph.node(CellId(0), &[start]);
+        let first = graph.node(CellId::new(0), &[start]);
         graph.watch(first);
     }
     Request::new(graph).grow(CountOn {

@@ -81,7 +81,7 @@ fn chain(start: f32, steps: usize) -> Request {
     let mut graph = Graph::new();
     let mut state = graph.give(&[start]);
     for _ in 0..steps {
-        state = graph.node(CellId(0), &[state]).output(0);
+        state = graph.node(CellId::new(0), &[state]).output(0);
     }
     graph.answer(state);
     Request::new(graph)
@@ -115,7 +115,7 @@ impl Scene {
     }
 
     fn stream(&self) -> Stream {
-        Stream::open(&self.shared, &self.model, CellId(0), None).unwrap()
+        Stream::open(&self.shared, &self.model, CellId::new(0), None).unwrap()
     }
 }
 
@@ -123,15 +123,13 @@ impl Scene {
 fn counting(rows: usize, steps: usize) -> ModelSetup {
     let mut cells = Cells::new();
     cells.add(Count(Ports::new().state("state", 1).output("count", 1)));
+    let options = EngineOptions::default();
+    let policy = options.policy.build(1, options.batch_steps);
     ModelSetup {
         cells,
         costs: vec![BatchSizes { min: 1, max: rows }.into()],
         steps: vec![steps],
-        limits: {
-            let options = EngineOptions::default();
-            let policy = options.policy.build(1, options.batch_steps);
-            TaskLimits::new(&*policy, &options)
-        },
+        limits: TaskLimits::new(&*policy, &options).expect("limits"),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::scheduler::RequestKey;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::worker::ModelCells;
 use gatestream::execute::team::ProcessMark;
+use gatestream_scheduler::engine::EngineGrowth;
 
 pub(super) type StepReply = AnswerSender<Vec<f32>>;
 
