@@ -9,7 +9,8 @@ use super::types::{
 
 impl Topology {
     /// The machine this process runs on: from `/sys`; else, with feature `hwloc`, from that
-    /// library; else [`Topology::count_only`]. Never fails; [`Topology::source`] says which it was.
+    /// library; else the guess of [`Topology::count_only`], on Windows and macOS with the number of
+    /// cores that the system tells. Never fails; [`Topology::source`] says which it was.
     ///
     /// The CPUs of the process are listed ([`allowed_cpus`](super::allowed_cpus)), also for a
     /// thread that is pinned.
@@ -26,7 +27,7 @@ impl Topology {
         Topology::or_counted(found, &allowed)
     }
 
-    /// What was read, or the guess of [`Topology::count_only`].
+    /// What was read, or a guess.
     fn or_counted(found: Result<Topology, TopologyError>, allowed: &[usize]) -> Topology {
         let mut topology = found.unwrap_or_else(|error| {
             Topology::counted(allowed, threads_of_core(allowed.len()), error.to_string())
@@ -262,12 +263,12 @@ impl Topology {
 /// CPUs of each core, where the system tells the number of cores alone: those of a core then have
 /// numbers that follow each other, as on Windows. Linux numbers them otherwise, and tells more.
 fn threads_of_core(allowed: usize) -> usize {
-    let (all, cores) = (num_cpus::get(), num_cpus::get_physical());
-    let is_whole = allowed == all && cores > 0 && all.is_multiple_of(cores);
-    if cfg!(target_os = "linux") || !is_whole {
+    if cfg!(target_os = "linux") {
         return 1;
     }
-    all / cores
+    let (all, cores) = (num_cpus::get(), num_cpus::get_physical());
+    let is_whole = allowed == all && cores > 0 && all.is_multiple_of(cores);
+    if is_whole { all / cores } else { 1 }
 }
 
 #[cfg(test)]

@@ -222,12 +222,16 @@ impl PackedMatrix {
     /// are set.
     ///
     /// # Panics
-    /// If this was not made by [`PackedMatrix::zeroed`], or has fewer columns.
+    /// If this was not made by [`PackedMatrix::zeroed`], or has fewer columns or units.
     pub fn set_columns(&mut self, first: usize, columns: &[f32], stride: usize, units: usize) {
         let Words::F32(words) = &mut self.words else {
             panic!("the weights are of another precision");
         };
         assert_eq!(self.gates, 1, "the weights have several gates");
+        let end = first + columns.len().div_ceil(stride.max(1));
+        assert!(end <= self.depth, "the weights have {} columns", self.depth);
+        let room = self.panels * self.lanes;
+        assert!(units <= room, "the weights have room for {room} units");
         let panel = self.depth * self.lanes;
         for (column, values) in (first..self.depth).zip(columns.chunks(stride)) {
             for (lanes, to) in values[..units]

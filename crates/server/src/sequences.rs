@@ -9,8 +9,8 @@
 //! A request holds its sequence's lock until its steps are answered; so requests of one sequence
 //! keep their order, and those of others do not wait. One that waits ends at its deadline. As many
 //! may wait as the limits allow requests; others have the room of their sequence. The states change
-//! by all steps of a request or by none: otherwise (its deadline passes between two of its steps, or
-//! the server stops) the sequence ends.
+//! by all steps of a request or by none: otherwise (its deadline passes between two of its steps,
+//! or the server stops) the sequence ends.
 //!
 //! An id belongs to the token that started it. For all others it is an id like any that is not
 //! open.
@@ -349,8 +349,14 @@ impl Sequences {
             bytes: request.bytes(),
         };
         // Also a large request may pass later: one that does not wait needs no bytes here.
-        let overloaded =
-            |why: Refused| InferError::new(ErrorKind::Overloaded, InferError::from(why));
+        let overloaded = |why: Refused| {
+            let reason = why.reason();
+            let message = format!(
+                "overloaded: too many {reason} wait for requests of their sequences; send it again \
+                 after the answer to the request before"
+            );
+            InferError::new(ErrorKind::Overloaded, message)
+        };
         let _admitted = self.limits.waiting.admit(needs).map_err(overloaded)?;
         call.in_time(async { Ok(stream.lock_owned().await) }).await
     }

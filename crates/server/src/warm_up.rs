@@ -2,8 +2,8 @@
 //!
 //! They are those of `[[warm_up]]` in its configuration. Without them one request is tried, with
 //! the sizes of the file and ones for axes of any size. A graph may need other sizes there, so
-//! that some more are tried. If it refuses all of them, and with different messages (numbers apart),
-//! the sizes are not known: the log says so, and the model is served.
+//! that some more are tried. If it refuses all of them, and with different messages (numbers
+//! apart), the sizes are not known: the log says so, and the model is served.
 
 use std::time::{Duration, Instant};
 

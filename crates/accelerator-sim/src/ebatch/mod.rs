@@ -2,7 +2,7 @@
 //! many steps (Silfa, Arnau and González, E-BATCH, ACM TACO 2022, section 5).
 //!
 //! A state machine without clock, threads and values: events go in, decisions come out. On CPUs the
-//! policy [`EBatching`](gatestream_scheduler::policy::EBatching) has no lanes, as a CPU computes any
+//! policy [`EBatching`](gatestream_scheduler::policy::EBatching) has no lanes: a CPU computes any
 //! number of rows; it has the rule for the steps of a batch that [`Cap::ByLoad`] has.
 //!
 //! ```text

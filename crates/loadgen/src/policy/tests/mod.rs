@@ -1,4 +1,4 @@
-//! The baselines on the scheduler of `gatestream-serve`: what graph batching does in closed form,
+//! The baselines on the scheduler: what graph batching does in closed form,
 //! and the tests that the scheduler has for every policy.
 
 #[path = "../../../../scheduler/src/scheduler/tests/figure5.rs"]
