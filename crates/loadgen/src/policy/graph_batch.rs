@@ -294,10 +294,12 @@ impl Group {
         if !self.step.is_empty() || self.next_step(table, step).is_none() {
             return false;
         }
-        let rows = before.rows.iter();
-        let subgraphs: Vec<_> = rows.map(|row| table.node_subgraph(*row)).collect();
+        // Both are in the order of the members.
+        let mut rows = before.rows.iter();
         let mut step = self.step.iter();
-        step.all(|(_, subgraph, count)| *count == 1 && subgraphs.contains(subgraph))
+        step.all(|(_, subgraph, count)| {
+            *count == 1 && rows.any(|row| table.node_subgraph(*row) == *subgraph)
+        })
     }
 
     /// Takes what is left of the step, up to `max` rows.
