@@ -212,9 +212,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What plans of a stack and of a graph started with before the program was renamed.
-const FORMER_HEADINGS: [&str; 2] = ["cellstream plan ", "cellstream network plan "];
-
 /// Refuses, before any time is spent, a place that no plan can be written to, or an existing file
 /// that is not a plan and should not be overwritten.
 fn writable(path: &Path, first: &str) -> Result<(), Failure> {
@@ -227,7 +224,7 @@ fn writable(path: &Path, first: &str) -> Result<(), Failure> {
     if start.is_empty() || start.starts_with(first.as_bytes()) {
         return Ok(());
     }
-    if (FORMER_HEADINGS.iter()).any(|former| start.starts_with(former.as_bytes())) {
+    if Plan::is_of_former_name(&start) {
         return Err(Failure::from(PlanFileError::FormerName).of(path));
     }
     Err(Failure::new("exists and is not a plan file; choose another name for -o").of(path))

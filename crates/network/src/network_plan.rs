@@ -17,6 +17,7 @@ use std::io::Read;
 use std::path::Path;
 
 use gatestream::atomic_file;
+use gatestream::plan::Plan;
 
 use crate::NetworkError;
 
@@ -91,7 +92,7 @@ impl NetworkPlan {
                     "it is the plan of a stack of layers; tune this model for a plan of its own",
                 ));
             }
-            Some(first) if first.starts_with("cellstream ") => {
+            Some(first) if Plan::is_of_former_name(first.as_bytes()) => {
                 return Err(refused(
                     "it is of cellstream, the former name of gatestream; tune again",
                 ));

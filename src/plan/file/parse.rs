@@ -127,11 +127,21 @@ pub(super) fn sum(text: &str) -> Sum {
     lines.sum
 }
 
+impl Plan {
+    /// Whether a file that starts so is a plan, of a stack or of a graph, of the time before the
+    /// library was renamed.
+    pub fn is_of_former_name(start: &[u8]) -> bool {
+        FORMER_HEADINGS
+            .iter()
+            .any(|heading| start.starts_with(heading))
+    }
+}
+
 /// Checks the first line and that all is text.
 fn heading(bytes: &[u8]) -> Result<&str, PlanFileError> {
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or(bytes);
     let first = first.strip_suffix(b"\r").unwrap_or(first);
-    if (FORMER_HEADINGS.iter()).any(|heading| first.starts_with(heading)) {
+    if Plan::is_of_former_name(first) {
         return Err(PlanFileError::FormerName);
     }
     let Some(version) = first.strip_prefix(HEADING) else {
