@@ -4,7 +4,7 @@
 #[path = "common/graphs.rs"]
 mod graphs;
 
-use gatestream_network::{Network, NetworkError, NetworkOptions, RunOptions, Tensor};
+use gatestream_network::{Data, Network, NetworkError, NetworkOptions, RunOptions, Tensor};
 use graphs::{branch, constant, float, integer, ints, model, node, value, value_of};
 use prost::Message;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
@@ -543,6 +543,13 @@ fn a_window_longer_than_the_input_is_an_error() {
         ..AttributeProto::default()
     };
     let ceil = [integer("ceil_mode", 1), by_two.clone()];
+    let valid = AttributeProto {
+        s: b"VALID".to_vec(),
+        ..same.clone()
+    };
+    // `auto_pad` counts, and neither `pads` nor `ceil_mode`.
+    let valid_ceil = [&[valid], &ceil[..]].concat();
+    let same_padded = [same.clone(), ints("pads", &[0, 0])];
     // A node, and the shortest input.
     for (node, constants, shortest) in [
         (conv(None), kernel(), 4),
@@ -553,6 +560,8 @@ fn a_window_longer_than_the_input_is_an_error() {
         (pool("MaxPool", &[]), vec![], 4),
         (pool("MaxPool", std::slice::from_ref(&by_two)), vec![], 4),
         (pool("MaxPool", &ceil), vec![], 3),
+        (pool("MaxPool", &valid_ceil), vec![], 4),
+        (pool("MaxPool", &same_padded), vec![], 1),
         (pool("AveragePool", &[by_two]), vec![], 4),
         (pool("AveragePool", &[padded]), vec![], 3),
         (pool("AveragePool", &[same]), vec![], 1),
@@ -568,6 +577,75 @@ fn a_window_longer_than_the_input_is_an_error() {
             assert!(refused.contains("shorter than its window"), "{refused}");
         }
     }
+}
+
+#[test]
+fn a_window_of_integers_is_checked_too() {
+    let bytes = |name: &str, shape: &[usize], values: &[i32]| TensorProto {
+        data_type: 2,
+        int32_data: values.to_vec(),
+        ..integers(name, shape, &[])
+    };
+    let constants = vec![
+        bytes("w", &[1, 1, 4], &[1; 4]),
+        bytes("zero", &[], &[0]),
+        constant("one", &[], &[1.0]),
+    ];
+    let quantised = ["x", "one", "zero", "w", "one", "zero", "one", "zero"];
+    let inputs = [&["x", "w"][..], &quantised];
+    for (operator, inputs) in ["ConvInteger", "QLinearConv"].into_iter().zip(inputs) {
+        let node = node(operator, inputs, "y");
+        let network = open(&file(node, &[("x", 2)], constants.clone())).unwrap();
+        let run = |length: usize| {
+            let x = Tensor::new(&[1, 1, length], vec![1u8; length]).unwrap();
+            network.run(&[("x", &x)])
+        };
+        assert_eq!(run(4).unwrap()[0].tensor.shape(), [1, 1, 1], "{operator}");
+        let refused = run(3).unwrap_err().to_string();
+        assert!(refused.contains("shorter than its window"), "{refused}");
+    }
+}
+
+#[test]
+fn relu_is_of_integers_and_sizes_too() {
+    let graph = |node: Vec<NodeProto>, kind| GraphProto {
+        input: vec![value_of("x", kind)],
+        output: vec![value("y")],
+        node,
+        ..GraphProto::default()
+    };
+    let run = |graph: GraphProto, x: &Tensor| {
+        let network = open(&model(graph, &[18]).encode_to_vec()).unwrap();
+        let outputs = network.run(&[("x", x)]).unwrap();
+        outputs[0].tensor.data().clone()
+    };
+    let x = Tensor::new(&[3], vec![-2i64, 0, 5]).unwrap();
+    let found = run(graph(vec![node("Relu", &["x"], "y")], INT64), &x);
+    assert_eq!(found, Data::I64(vec![0, 0, 5]));
+    let of_shape = vec![
+        node("Shape", &["x"], "shape"),
+        node("Relu", &["shape"], "y"),
+    ];
+    let x = Tensor::new(&[2, 3], vec![0.0f32; 6]).unwrap();
+    assert_eq!(run(graph(of_shape, 1), &x), Data::I64(vec![2, 3]));
+}
+
+#[test]
+fn an_attribute_of_a_function_is_none_of_a_recurrent_node() {
+    let referring = AttributeProto {
+        ref_attr_name: "of_function".into(),
+        ..integer("linear_before_reset", 0)
+    };
+    let gru = NodeProto {
+        attribute: vec![integer("hidden_size", 1), referring],
+        ..node("GRU", &["x", "w", "r"], "y")
+    };
+    let weights = |name: &str| constant(name, &[1, 3, 1], &[0.5; 3]);
+    let file = file(gru, &[("x", 1)], vec![weights("w"), weights("r")]);
+    let x = Tensor::new(&[2, 1, 1], vec![1.0f32; 2]).unwrap();
+    let ran = open(&file).and_then(|network| floats(&network, &[("x", &x)]));
+    let refused = ran.unwrap_err().to_string();
+    assert!(refused.contains("an attribute of a function"), "{refused}");
 }
 
 #[test]
