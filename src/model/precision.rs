@@ -15,7 +15,7 @@
 //! ```text
 //! max   = max_k |x[k]|
 //! scale = max / 127;  q[k] = x[k] · (127 / max), rounded to the nearest integer, ties to even
-//! z     = fma(Σ_k q[k] · W_q[j][k], scale · scale_j, z)      the sum is exact, then rounded to f32
+//! z     = fma(Σ_k q[k] · W_q[j][k], scale · scale_j, z)  the sum is exact, then rounded to f32
 //!
 //! max < 2^-100: all q[k] and the scale are 0;  some x[k] is not finite: z is NaN
 //! ```

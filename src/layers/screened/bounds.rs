@@ -5,7 +5,8 @@
 //! scale. Without rounding on the way the two would differ by
 //!
 //! ```text
-//! x·w - x'·w'  =  x'·(w - w') + (x - x')·w   <=   |x'| |w - w'| + |x - x'| |w|    (Cauchy-Schwarz)
+//! x·w - x'·w'  =  x'·(w - w') + (x - x')·w
+//!              <=  |x'| |w - w'| + |x - x'| |w|                             (Cauchy-Schwarz)
 //! ```
 //!
 //! The chain rounds n times, each time a sum that is at most `|b| + |x| |w|` but for roundings
